@@ -192,6 +192,11 @@ def wide(optimizer: str, layout: dict[str, Any]) -> Iterator[Case]:
     return _possible("wide", {**_PLAIN, **layout}, {"optimizer": optimizer})
 
 
+def stacked(optimizer: str, kind: str, layout: dict[str, Any]) -> Iterator[Case]:
+    """Yield the case of an optimizer of stacks of matrices, as a mixture's experts are."""
+    return _possible(kind, {**_PLAIN, **layout}, {"optimizer": optimizer})
+
+
 def _rows_of_devices() -> list[Case]:
     """Pair every order of work with what stands beside it, switches and jobs in turn."""
     found = []

@@ -98,19 +98,46 @@ def _optimizer(job: Job, model: nn.Module) -> Any:
 
         return AdamW8bit(groups, **rates)
     if job.optimizer == "muon":
-        hidden = {p for name, p in model.named_parameters() if ".layers." in name and p.ndim > 1}
+        hidden = {
+            p for name, p in model.named_parameters()
+            if ".layers." in name and p.ndim > 1 and not name.endswith("bias")
+        }  # fmt: skip
         decay = {"weight_decay": job.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
-        muon = torch.optim.Muon([p for p in trained if p in hidden], lr=job.learning_rate, **decay)
+        muon = _EachMatrix(
+            [p for p in trained if p in hidden],
+            lambda parts: torch.optim.Muon(parts, lr=job.learning_rate, **decay),
+        )
         for group in groups:
             group["params"] = [p for p in group["params"] if p not in hidden]
         return _Both(muon, torch.optim.AdamW(groups, **rates, foreach=False))
     return torch.optim.AdamW(groups, **rates, foreach=False)
 
 
+class _EachMatrix:
+    """An optimizer of matrices, over those of stacks too: a parameter each, of the same memory."""
+
+    def __init__(self, parameters: list[nn.Parameter], rule: Any) -> None:
+        self._places = [
+            (nn.Parameter(part), parameter, index)
+            for parameter in parameters
+            for index, part in enumerate(parameter.data.view(-1, *parameter.shape[-2:]))
+        ]
+        self._rule = rule([part for part, *_ in self._places])
+
+    def zero_grad(self) -> None:
+        for _, parameter, _ in self._places:
+            parameter.grad = None
+
+    def step(self) -> None:
+        for part, parameter, index in self._places:
+            part.grad = parameter.grad.reshape(-1, *part.shape)[index]
+        self._rule.step()
+
+
 class _Both:
     """Two optimizers, one after the other."""
 
-    def __init__(self, *each: torch.optim.Optimizer) -> None:
+    def __init__(self, *each: Any) -> None:
         self._each = each
 
     def zero_grad(self) -> None:

@@ -35,16 +35,19 @@ class BrimfulError(Exception):
             or ``rollouts``; empty: nothing.
         takes: Whether what is answered then takes ``MORE`` or ``LESS`` than what was asked, so that
             a verdict may not be that of what was asked; empty: as much.
+        lower: Where that takes ``MORE``, values with which what is answered takes no more than what
+            was asked; empty: nobody knows of any.
         unlike: Why no verdict on ``nearest`` says anything of what was asked; empty: it does.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is known of the nearest question
         self,
         message: str = "",
         *,
         nearest: Mapping[str, object] | None = None,
         on_top: str = "",
         takes: str = "",
+        lower: Mapping[str, object] | None = None,
         unlike: str = "",
     ) -> None:
         """Keep what is said, and what could be asked instead."""
@@ -52,6 +55,7 @@ class BrimfulError(Exception):
         self.nearest = dict(nearest or {})
         self.on_top = on_top
         self.takes = takes
+        self.lower = dict(lower or {})
         self.unlike = unlike
 
 

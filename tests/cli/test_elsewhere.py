@@ -78,6 +78,7 @@ def test_rows_are_counted_as_what_stands_in_counts_them(brimful, task, batch, ne
     assert f"instead the same with --task {near}:" in " ".join(said.out.split())
 
 
+<<<<<<< HEAD
 @each(
     "typed, near, takes",
     [
@@ -97,6 +98,29 @@ def test_a_batch_of_what_stands_in_is_of_as_many_micro_batches(typed, near, take
     assert (found.get("micro_batch"), found["global_batch"]) == near
     assert refused.value.takes == takes
     assert found.get("rows") == (5 if "rows" in typed else None)
+=======
+@pytest.mark.parametrize(
+    ("limit", "verdict", "words"),
+    [
+        ("14GiB", "FITS", "the same with --optimizer adamw:"),
+        (
+            "11GiB",
+            "UNKNOWN",
+            "takes less, and leaves 472.43 MiB; --optimizer adamw takes more: 11.20 GiB of 10.35",
+        ),
+        ("9GiB", "NO", "the same with --optimizer sgd:"),
+    ],
+)
+def test_what_lies_between_two_optimizers_is_judged_by_both(brimful, limit, verdict, words):
+    said = brimful(
+        "estimate", "smollm2-360m", *H100, "--seq-len", 2048, "--micro-batch", 4, "--ac", "full",
+        "--precision", "fp16-mixed", "--memory-limit", limit, "--optimizer", "lion",
+    )  # fmt: skip
+    assert said.code == 2
+    assert "what it takes lies between sgd, which keeps as many bytes, and adamw" in said.err
+    assert said.out.splitlines()[1].startswith(f"{verdict} ")
+    assert words in " ".join(said.out.split())
+>>>>>>> t54-optims
 
 
 def test_supervised_fine_tuning_is_a_causal_lm():
@@ -179,9 +203,9 @@ def test_words_of_the_field_lead_to_choices_and_choices_to_themselves(flag):
     [
         ("method", "freeze", "--method lora"),
         ("method", "Prefix_Tuning", "--method lora"),
-        ("method", "galore", "--optimizer adamw-8bit without --method"),
-        ("optimizer", "galore_adamw", "--optimizer adamw-8bit"),
-        ("optimizer", "lion", "--optimizer sgd"),
+        ("method", "apollo", "--optimizer adamw-foreach without --method"),
+        ("optimizer", "apollo_adamw", "--optimizer adamw-foreach"),
+        ("optimizer", "lion", "--optimizer adamw"),
         ("task", "embedding", "--task sequence-classification"),
         ("precision", "int4", "--method qlora without --precision"),
     ],

@@ -439,7 +439,7 @@ def test_an_optimizer_of_a_file_that_is_not_run_is_answered_by_the_nearest(brimf
     asked = ("smollm2-135m", "--from", "args.json", *H100, "--seq-len", 256, "--no-proof")
     said = brimful("plan", *asked)
     assert said.code == 2
-    assert "--optimizer paged-lion-8bit (one number a parameter in 8 bits)" in said.err
+    assert "--optimizer paged-lion-8bit (one number a parameter in 8 bits" in said.err
     assert "instead   the same with --optimizer paged-adamw-8bit:" in said.out
     assert "FITS" in said.out
 

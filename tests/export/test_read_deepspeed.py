@@ -90,7 +90,7 @@ def test_what_does_not_go_together_is_an_error(tmp_path, content, said):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"optimizer": {"type": "Lamb"}}, "type=Lamb"),
+        ({"optimizer": {"type": "Newest"}}, "type=Newest"),
         ({"fp16": {"enabled": True, "loss_scale": 128}}, "loss_scale=128"),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "tape"}}}, "tape"),
         ({"scheduler": {"type": "OneCycle"}}, "OneCycle"),
@@ -225,3 +225,10 @@ def test_what_zero_plus_plus_keeps_and_sends_is_told(tmp_path, capsys):
     path.write_text(json.dumps({**content, "train_micro_batch_size_per_gpu": 1}))
     with pytest.raises(InputError, match="zero_hpz_partition_size is 0"):
         read_source(path, num_devices=8, num_layers=30)
+
+
+def test_an_optimizer_that_is_not_run_is_left_to_the_refusal_that_names_the_nearest(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}))
+    found = read_deepspeed(path, num_devices=1, num_layers=2)
+    assert {each.flag: each.value for each in found.taken}["optimizer"] == "lion"

@@ -5,8 +5,9 @@ import json
 import pytest
 import yaml
 
-from brimful.cli.elsewhere import OTHER_OPTIMIZERS, TASKS
+from brimful.cli.elsewhere import TASKS
 from brimful.cli.main import main
+from brimful.cli.other_optimizers import OTHER_OPTIMIZERS
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.read_source import model_of, read_source
 
@@ -198,7 +199,7 @@ def test_switches_of_theirs_are_flags_of_ours(tmp_path, base, changes, expected)
         (AXOLOTL, {"reward_model": True}, UnsupportedError, "reward_model"),
         (FACTORY, {"quantization_bit": 4, "quantization_type": "fp4"}, UnsupportedError,
          "quantization_type=fp4"),
-        (FACTORY, {"use_galore": True}, UnsupportedError, "use_galore"),
+        (FACTORY, {"use_llama_pro": True}, UnsupportedError, "use_llama_pro"),
         (FACTORY, {"use_asft_loss": True}, UnsupportedError, "use_asft_loss"),
         (FACTORY, {"mixture_of_depths": "convert"}, UnsupportedError, "mixture_of_depths=convert"),
         (FACTORY, {"stage": "xyz"}, UnsupportedError, "stage=xyz"),
@@ -339,6 +340,9 @@ def test_an_optimizer_that_is_not_run_is_left_to_the_refusal_that_names_the_near
     for base, key in ((FACTORY, "optim"), (AXOLOTL, "optimizer")):
         taken, _ = read(tmp_path, {**base, key: "paged_lion_8bit"})
         assert taken["optimizer"] in OTHER_OPTIMIZERS
+    for switch, word in (("use_badam", "badam"), ("use_adam_mini", "adam-mini")):
+        taken, _ = read(tmp_path, {**FACTORY, switch: True})
+        assert taken["optimizer"] == word in OTHER_OPTIMIZERS
 
 
 @pytest.mark.parametrize(("rl", "task"), [("kto", "kto"), ("orpo", "orpo"), ("ipo", "dpo")])

@@ -44,6 +44,26 @@ def test_muon_of_shards_is_the_plain_loop_but_for_sums_in_bf16():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("qwen3_moe", {"dp_shard": 2, "zero": 3}),
+        ("qwen3_moe", {"dp_shard": 2, "zero": 1}),
+        ("gpt_oss", {"dp_shard": 2, "zero": 2, "ep": 2, "attention": "eager"}),
+        ("mixtral", {"dp_shard": 4, "zero": 3, "ep": 2}),
+        # Whose devices cut the rows of each matrix.
+        ("qwen3_moe", {"dp_shard": 8, "zero": 3, "ep": 2}),
+    ],
+    ids=str,
+)
+def test_muon_of_experts_is_the_plain_loop_matrix_by_matrix(kind, layout):
+    (case,) = parallel_part.stacked("muon", kind, layout)
+    for row in parallel_part.compare([case]):
+        assert row.loss_error <= IN_BF16
+        assert row.norm_error <= 10 * IN_BF16
+
+
+@pytest.mark.long
 def test_a_pipeline_is_the_plain_loop():
     """Both ends tied on two devices; stages that go round; a V, whose backward is split."""
     every = [case for case in parallel_part.cases() if case.strategy.pp == 2]

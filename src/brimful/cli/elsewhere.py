@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
+from brimful.cli.other_optimizers import OTHER_OPTIMIZERS, refusal
 from brimful.errors import LESS, MORE, UnsupportedError
+<<<<<<< HEAD
 from brimful.hardware.names import split_counts
 from brimful.techniques.optimizers import OPTIMIZERS
+=======
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+>>>>>>> t54-optims
 
 ROLLOUTS, SCORED_ROLLOUTS, CRITIC = "rollouts", "scored rollouts", "critic"
 """What comes on top of an update that learns from texts which the model writes itself: what writes
@@ -121,13 +126,11 @@ _SOME_LAYERS = Elsewhere(
     "there; instead of its adapters count 16 bytes for each parameter that trains",
     "lora",
 )
-OTHER_OPTIMIZERS = {
-    word: Elsewhere(like.what, like.why, rule.name, takes=like.takes)
-    for rule in OPTIMIZERS.values()
-    for like in rule.likes
-    for word in like.words
+_OPTIMIZERS = {
+    word: Elsewhere(other.keeps, "", DEFAULT, flag="optimizer")
+    for word, other in OTHER_OPTIMIZERS.items()
 }
-"""Optimizers that are not run."""
+"""Optimizers that are not run; which are like them hangs on a job (``other_optimizers``)."""
 _ROWS = ("micro_batch", "global_batch", "rows")
 """Flags of which each is a number of rows."""
 _UPDATES = ("apollo", "galore", "q-galore")
@@ -148,7 +151,7 @@ METHODS = {
     **dict.fromkeys(("loftq", "qdora"), Elsewhere(
         "other adapters beside weights in 4 bits", "QLoRA's are about as large", "qlora"
     )),
-    **{word: OTHER_OPTIMIZERS[word]._replace(flag="optimizer") for word in _UPDATES},
+    **{word: _OPTIMIZERS[word] for word in _UPDATES},
     "qat-lora": Elsewhere(
         "adapters beside weights that are rounded in each forward pass",
         "LoRA holds the same weights, adapters and states; a rounded copy of what computes comes "
@@ -179,7 +182,7 @@ PRECISIONS = {
 NOT_RUN: Mapping[str, Mapping[str, Elsewhere]] = {
     "task": TASKS,
     "method": METHODS,
-    "optimizer": OTHER_OPTIMIZERS,
+    "optimizer": _OPTIMIZERS,
     "precision": PRECISIONS,
 }
 """By flag: choices that are not run."""
@@ -254,6 +257,8 @@ def refuse_elsewhere(args: argparse.Namespace) -> None:
     for flag, words in NOT_RUN.items():
         word = str(getattr(args, flag, None))
         if word in words:
+            if word in OTHER_OPTIMIZERS:
+                raise refusal(flag, word, args)
             told = words[word]
             rows = _as_rows(args, told.rows)
             raise UnsupportedError(

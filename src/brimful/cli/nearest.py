@@ -7,12 +7,16 @@ answered below it is another question, and says which.
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 
 from brimful.cli.going_together import checked, go_together, tell_planned
 from brimful.cli.on_top import Room, room_for
 from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, OUT_OF_TIME
 from brimful.cli.parsing import note_once
 from brimful.errors import (
+    LESS,
+    MORE,
     BrimfulError,
     InputError,
     OutOfTimeError,
@@ -20,7 +24,7 @@ from brimful.errors import (
     UnsupportedError,
 )
 from brimful.programs.base import Shortened
-from brimful.show.stand_in import StandIn, standing_in
+from brimful.show.stand_in import StandIn, Tried, standing_in
 from brimful.show.terminal import speed_hidden
 from brimful.techniques.runnable import NUM_DEVICES
 from brimful.text.escaping import one_line
@@ -128,6 +132,8 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
         _head("instead", f"the same {_words(changes)}{_longer(typed, changes)}:")
         _tell_beside(room, _changed(typed, changes), is_early=EARLY in asked)
         try:
+            if error.lower:
+                return _answer_between(run, typed, changes, error.lower)
             with standing_in(_stand_in(changes, takes, room)):
                 return run(_changed(typed, changes))
         except (InputError, UnsupportedError) as refused:
@@ -139,6 +145,34 @@ def _answer_around(run: Run, typed: Mapping[str, object], error: BrimfulError) -
     if "model" in typed:
         tell_bound(_changed(typed, changes), {})
     return BAD_INPUT
+
+
+def _answer_between(
+    run: Run,
+    typed: Mapping[str, object],
+    changes: Mapping[str, object],
+    lower: Mapping[str, object],
+) -> int:
+    """Answer by what takes no less than what was asked; where that fits not, by what takes no more.
+
+    Only one of both is printed. ``changes``: ask for the first; ``lower``: what the second has
+    instead. Returns the code of what is printed.
+    """
+    words = _words(changes)
+    with redirect_stdout(StringIO()) as printed, standing_in(StandIn(words, MORE)) as judged:
+        code = run(_changed(typed, changes))
+    if judged and judged[-1].verdict == "UNKNOWN":
+        forget_notes()
+        under = {**changes, **lower}
+        tried = Tried(words.removeprefix("with "), judged[-1].meter)
+        _head("instead", f"the same {_words(under)}{_longer(typed, under)}:")
+        try:
+            with standing_in(StandIn(_words(under), LESS, above=tried)):
+                return run(_changed(typed, under))
+        except (InputError, UnsupportedError):
+            forget_notes()  # the other is an answer, if a weaker one
+    say(printed.getvalue(), end="")
+    return code
 
 
 def _stand_in(changes: Mapping[str, object], takes: str, room: Room | None) -> StandIn:

@@ -18,6 +18,7 @@ from brimful.cost.recipes import RECIPES, Recipe
 from brimful.cost.shapes import Shape
 from brimful.cost.trained import block_kinds, frozen_element
 from brimful.models.layout import Parameter
+from brimful.techniques.optimizers import Updated
 from brimful.values.job import Job
 
 Array = NDArray[np.float64]
@@ -88,17 +89,33 @@ def held_shapes(parameters: Sequence[Parameter], family: Family, num_shards: int
 
     ``num_shards``: devices that share one copy of all that is no expert's.
     """
-    return [shape for group in held_groups(parameters, family, num_shards) for shape in group]
+    every = [(each.kind == EXPERTS, held_shape(each, family, num_shards)) for each in parameters]
+    return [shape for is_expert, shape in sorted(every, key=lambda each: each[0])]
 
 
 def held_groups(
-    parameters: Sequence[Parameter], family: Family, num_shards: int
-) -> tuple[list[Shape], list[Shape]]:
-    """List the same apart: an optimizer updates parameters of one mesh at a time."""
-    held = [(p.kind == EXPERTS, held_shape(p, family, num_shards)) for p in parameters]
+    parameters: Sequence[Parameter],
+    trained: Sequence[Updated],
+    family: Family,
+    num_shards: int,
+) -> tuple[list[Updated], list[Updated]]:
+    """List the same apart: an optimizer updates parameters of one mesh at a time.
+
+    But for matrices of blocks, where its rule tells them from others. ``trained``: the same
+    parameters as an optimizer sees them.
+    """
+    every = [
+        (
+            each.kind == EXPERTS and not seen.is_hidden,
+            Updated(
+                held_shape(each, family, num_shards), seen.is_hidden, own_shape(each, family.ep)
+            ),
+        )
+        for each, seen in zip(parameters, trained, strict=True)
+    ]
     return (
-        [shape for is_expert, shape in held if not is_expert],
-        [shape for is_expert, shape in held if is_expert],
+        [each for is_apart, each in every if not is_apart],
+        [each for is_apart, each in every if is_apart],
     )
 
 

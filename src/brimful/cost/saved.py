@@ -11,18 +11,22 @@ from functools import partial
 from itertools import chain
 from math import prod
 
-from brimful.cost.expert_shards import held_shape, held_shapes
+from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family, family_of, parting_of
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
+<<<<<<< HEAD
 from brimful.cost.states import updated_apart
+=======
+from brimful.cost.states import updated_of_all, updated_on_one
+>>>>>>> t54-optims
 from brimful.cost.trained import frozen_element, trained_parameters, trained_recipe
 from brimful.cost.update import CPU, settings_of
 from brimful.files.remembered import once_for_each
 from brimful.models.config import layout_of
-from brimful.models.layout import Parameter, all_parameters, parts
+from brimful.models.layout import Parameter, parts
 from brimful.models.targets import PACKED
 from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import QUANTIZED, Job
@@ -77,8 +81,7 @@ def _share(parameter: Parameter, family: Family | None) -> Shape:
 def _held(job: Job, family: Family | None) -> tuple[Sequence[Updated], Sequence[Updated]]:
     """List what trains, as a device holds it and as it updates it."""
     if family is not None and family.ep > 1 and job.adapter is None:  # it has some of the experts
-        parameters = tuple(all_parameters(layout_of(job.model)))
-        held = [Updated(each) for each in held_shapes(parameters, family, num_shards_of(family))]
+        held = updated_of_all(job, family, num_shards_of(family))
         return held, held
     whole = trained_parameters(job, 1 if family is None else family.tp)
     if family is None:

@@ -41,7 +41,7 @@ from brimful.cost.profiles import (
     with_chunks,
 )
 from brimful.cost.programs import recomputing_all
-from brimful.cost.stage_memory import device_states
+from brimful.cost.stage_memory import device_states, updated_on
 from brimful.cost.stage_site import (
     Site,
     Stage,
@@ -51,7 +51,6 @@ from brimful.cost.stage_site import (
     shapes_of,
     stages_on,
 )
-from brimful.cost.states import multiplied_on_one
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
 from brimful.cost.traffic import experts_traffic, gather_seconds, reduce_seconds, sent_seconds
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
@@ -345,9 +344,8 @@ def _update_seconds(site: Site, stages: tuple[Stage, ...]) -> float:
     if not device.memory_bytes_per_s:
         return math.nan  # a machine that was not measured
     moved = traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
-    trained = [each for stage in stages for each in shapes_of(site, stage).trained]
-    shards = site.strategy.dp_shard
-    flops = update_flops(site.job, lambda: multiplied_on_one(trained, site.family, shards))
+    parts = [shapes_of(site, stage) for stage in stages]
+    flops = update_flops(site.job, lambda: chain.from_iterable(updated_on(site, parts)))
     none = np.zeros(())
     work = StepWork(np.array(flops), none, none, none)
     products = step_seconds(work, site.job, device, _size(site), ())

@@ -1,6 +1,7 @@
 """Bytes that live across phases: parameters, gradients, optimizer state, on one device of many."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -166,23 +167,20 @@ def updated_apart(
     if family.is_flat:
         return [[Updated(shape) for shape in flat_shares(job, num_shards)]]
     if family.ep > 1 and job.adapter is None:
-        held = held_groups(parameters, family, num_shards)
-        return [[Updated(shape) for shape in some] for some in held]
+        return list(held_groups(parameters, trained, family, num_shards))
     return [list(updated_on_one(trained, family, num_shards))]
 
 
 def device_update_flops(job: Job, family: Family, num_shards: int) -> float:
     """Return what an update multiplies on one device, of all that trains."""
-    return update_flops(
-        job, lambda: multiplied_on_one(trained_parameters(job, family.tp), family, num_shards)
-    )
+    return update_flops(job, lambda: updated_of_all(job, family, num_shards))
 
 
-def multiplied_on_one(
-    whole: Sequence[Updated], family: Family, num_shards: int
-) -> Sequence[Updated]:
-    """List what one device multiplies to update: shards are gathered, and each does all of it."""
-    return whole if family.gathers else updated_on_one(whole, family, num_shards)
+def updated_of_all(job: Job, family: Family, num_shards: int) -> list[Updated]:
+    """List what one device updates of all that trains."""
+    parameters = tuple(all_parameters(layout_of(job.model)))
+    whole = trained_parameters(job, family.tp)
+    return list(chain.from_iterable(updated_apart(job, family, parameters, whole, num_shards)))
 
 
 def updated_on_one(whole: Sequence[Updated], family: Family, num_shards: int) -> Sequence[Updated]:

@@ -21,8 +21,9 @@ from brimful.cost.family import Family, family_shards
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shapes import Shape
 from brimful.cost.shards import computed_bytes, cut_of, padded
+from brimful.cost.states import updated_of_all
 from brimful.cost.step import StepSeconds
-from brimful.cost.trained import Part, block_kinds, trained_parameters, trained_parts
+from brimful.cost.trained import Part, block_kinds, trained_parts
 from brimful.cost.trajectory import Array
 from brimful.hardware.cluster import Cluster
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -148,13 +149,26 @@ def _gathered_seconds(job: Job, family: Family, cluster: Cluster) -> Array | flo
     rule = OPTIMIZERS[job.optimizer]
     if not family.gathers or rule.shards != "gathered":
         return 0.0
-    every = Counter(map(rule.gathered_bytes, trained_parameters(job)))
-    shards = family_shards(family)
-    return sum(
-        num * collective_seconds("all-gather", num_bytes, shards, cluster, family.tp)
-        for num_bytes, num in every.items()
-        if num_bytes
-    )
+    shards, same = family_shards(family), same_experts(family)
+    return np.array([
+        sum(
+            num * float(collective_seconds("all-gather", num_bytes, one, cluster, apart)[0])
+            for (num_bytes, is_stack), num in _gathered(job, family, int(own)).items()
+            for one, apart in [(alike, family.ep) if is_stack else (np.array([own]), family.tp)]
+        )
+        for own, alike in zip(shards, same[:, None], strict=True)
+    ])  # fmt: skip
+
+
+def _gathered(job: Job, family: Family, num_shards: int) -> Counter[tuple[int, bool]]:
+    """Count what an update gathers, by its bytes and by whether it is a stack of experts.
+
+    Rows of a stack are shared by those that have the same experts.
+    """
+    rule = OPTIMIZERS[job.optimizer]
+    every = updated_of_all(job, family, num_shards)
+    found = ((rule.gathered_bytes(each), len(each.shape) > 2) for each in every)  # noqa: PLR2004
+    return Counter(each for each in found if each[0])
 
 
 def _sent_seconds(job: Job, family: Family, cluster: Cluster) -> Array | float:

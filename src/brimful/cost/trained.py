@@ -125,7 +125,9 @@ def told(job: Job, parameter: Parameter, shape: Shape, *, in_block: bool) -> Upd
     """
     tells = in_block and OPTIMIZERS[job.optimizer].tells_hidden
     whole = () if shape == parameter.shape else parameter.shape
-    return Updated(shape, tells and len(shape) > 1 and parameter.kind != "embedding", whole)
+    is_matrix = len(shape) > 1 and parameter.kind != "embedding"
+    is_bias = parameter.name.endswith("bias")  # of experts: a stack of vectors
+    return Updated(shape, tells and is_matrix and not is_bias, whole)
 
 
 def told_beside(job: Job, shape: Shape) -> Updated:

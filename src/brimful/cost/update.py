@@ -115,16 +115,16 @@ def wider_state(job: Job, updater: Updater, every: Sequence[Updated]) -> int:
     return bytes_kept(rule, every, wide) - bytes_kept(rule, every, narrow) if every else 0
 
 
-def update_flops(job: Job, multiplied: Callable[[], Iterable[Updated]]) -> float:
+def update_flops(job: Job, updated: Callable[[], Iterable[Updated]]) -> float:
     """Return what an update multiplies on one device.
 
-    ``multiplied``: lists what that device multiplies, whole.
+    ``updated``: lists what that device updates; of pieces the rule knows what it multiplies.
     """
     rule = OPTIMIZERS[job.optimizer]
     if not rule.tells_hidden:
         return 0.0
     settings = settings_of(job, CUDA)
-    return sum(rule.flops(each, settings) for each in multiplied())
+    return sum(rule.flops(each, settings) for each in updated())
 
 
 def state_tensors(job: Job, parameter: Updated, *, is_wide: bool = False) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
 from brimful.export.leaves import AUTO, Leaves, Read, load_json
-from brimful.techniques.optimizers import OPTIMIZERS
+from brimful.techniques.optimizers import OPTIMIZERS, SQUEEZED, squeezed
 
 PROGRAM = "DeepSpeed"
 _ZERO, _ADAM = "zero_optimization", "optimizer.params"
@@ -195,6 +195,10 @@ def _optimizer(leaves: Leaves) -> None:
         return
     name = leaves.take("optimizer.type", str)
     if name is None:
+        return
+    if (other := SQUEEZED.get(squeezed(name))) is not None:
+        leaves.say("optimizer", other, "optimizer.type")  # which who plans refuses, as if typed
+        leaves.notes.append(f"{_ADAM} are {name}'s, and not planned")
         return
     if name.lower() not in _READ:
         raise UnsupportedError(

@@ -41,9 +41,11 @@ _RANK, _CUTOFF, _EPOCHS = 8, 2048, 3.0
 """Its defaults."""
 _OF_PAIRS = {"pref_beta": "dpo_beta", "dpo_label_smoothing": "label_smoothing"}
 _PACKED, _SAME = {"quantization_method": "bnb", "quantization_type": "nf4"}, ("bitsandbytes",)
-_OTHER_UPDATES = ("use_galore", "use_apollo", "use_badam", "use_llama_pro", "use_adam_mini")
+_SWITCHES = ("galore", "apollo", "badam", "adam_mini")
+"""Optimizers of its own, whose switch names them."""
 _OTHER_RUNS = (
-    "use_asft_loss", "use_kt", "use_mca", "use_megatron_bridge", "use_hyper_parallel", "shift_attn",
+    "use_llama_pro", "use_asft_loss", "use_kt", "use_mca", "use_megatron_bridge",
+    "use_hyper_parallel", "shift_attn",
 )  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def read_llama_factory(
                 leaves.taken[place] = msgspec.structs.replace(each, value=2 * each.value)
         leaves.notes.append(f"stage={_SCORES} scores two answers a row: batches count both")
     # Take an optimizer that has a switch of its own, which stands in for what `optim` says.
-    for name in OPTIMIZERS:
+    for name in (*OPTIMIZERS, *_SWITCHES):
         if leaves.take(f"use_{name}", bool, False):
             leaves.rest["optim"] = name
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
@@ -108,12 +110,6 @@ def _length(leaves: Leaves) -> None:
 
 def _refuse_others(leaves: Leaves) -> None:
     """Refuse what trains, or runs, in another way than a plan can say."""
-    for switch in _OTHER_UPDATES:
-        if leaves.take(switch, bool, False):
-            raise UnsupportedError(
-                f"{leaves.path}: {switch} is not planned by this version; leave it out, and "
-                f"give an --optimizer that keeps little"
-            )
     for switch in _OTHER_RUNS:
         if leaves.take(switch, bool, False):
             raise UnsupportedError(

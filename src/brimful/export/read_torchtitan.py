@@ -18,7 +18,7 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.torchtitan import COMPONENTS, MODELS, SCHEDULES
 from brimful.files.writing import read_whole
-from brimful.techniques.optimizers import DEFAULT
+from brimful.techniques.optimizers import DEFAULT, SQUEEZED, squeezed
 
 PROGRAM = "torchtitan"
 _SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "lr_scheduler"})
@@ -248,6 +248,9 @@ def _checkpoints(leaves: Leaves, num_layers: int) -> None:
 
 def _optimizer(leaves: Leaves) -> None:
     name = leaves.take(f"{_OPTIMIZER}.name", str, "AdamW")
+    if (other := SQUEEZED.get(squeezed(name))) is not None:
+        leaves.say("optimizer", other, f"{_OPTIMIZER}.name")  # which who plans refuses, as if typed
+        return
     if name != "AdamW":
         raise UnsupportedError(
             f"{leaves.path}: {_OPTIMIZER}.name={name} is not read by this version; use AdamW, or "

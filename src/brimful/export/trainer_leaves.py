@@ -13,7 +13,7 @@ from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.leaves import Leaves, Read, find_file, named_file
 from brimful.export.read_deepspeed import read_deepspeed, read_settings
 from brimful.export.shipped_settings import shipped
-from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
+from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, OTHERS, SQUEEZED, squeezed
 from brimful.values.job import ALL_LINEAR
 
 _OPTIMIZERS = {
@@ -26,17 +26,9 @@ _OPTIMIZERS = {
     )
 }
 """By the names of Hugging Face's Trainer, and ours."""
-_NOT_RUN = {
-    word.replace("-", "_"): word
-    for rule in OPTIMIZERS.values()
-    for like in rule.likes
-    for word in like.words
-}
+_NOT_RUN = {word.replace("-", "_"): word for other in OTHERS for word in other.words}
 """Of optimizers that are not run: who plans refuses them as if typed, and answers the nearest."""
-_SQUEEZED = {
-    word.replace("_", "").replace("-", ""): rule
-    for word, rule in {**_NOT_RUN, **_OPTIMIZERS}.items()
-}
+_SQUEEZED = {**SQUEEZED, **{squeezed(word): rule for word, rule in _OPTIMIZERS.items()}}
 """Both, by their names without what parts words."""
 _SCHEDULES = {
     "constant": "constant", "constant_with_warmup": "constant", "cosine": "cosine",
@@ -90,7 +82,7 @@ def rule_named(name: str) -> str | None:
 
     ``name``: ``AdamW8bit``, ``PagedLion``; also as the Trainer spells it.
     """
-    plain = name.lower().replace("_", "").replace("-", "")
+    plain = squeezed(name)
     as_decoupled = plain if DEFAULT in plain else plain.replace("adam", DEFAULT)
     return _SQUEEZED.get(plain) or _SQUEEZED.get(as_decoupled)
 

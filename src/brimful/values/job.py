@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.models.mixtures import GROUPED, has_stacks
+from brimful.models.mixtures import GROUPED
 from brimful.models.spec import ModelSpec
 from brimful.techniques.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from brimful.techniques.optimizers import OPTIMIZERS, rounded_of, whole_of
@@ -329,15 +329,10 @@ def _check_update(job: Job) -> None:
 def _check_rule(job: Job) -> None:
     """Refuse what an optimizer's record says it does not do."""
     rule = OPTIMIZERS[job.optimizer]
-    refused = {
-        f"task={MODULE}, whose blocks nobody knows": rule.tells_hidden and job.task == MODULE,
-        f"{job.model.name}, whose experts are stacks of matrices": (
-            not rule.takes_stacks and job.adapter is None and has_stacks(job.model)
-        ),
-    }
-    for what in (what for what, is_refused in refused.items() if is_refused):
+    if rule.tells_hidden and job.task == MODULE:
         raise UnsupportedError(
-            f"optimizer={rule.name} is not run for {what}; use optimizer={DEFAULT_OPTIMIZER}",
+            f"optimizer={rule.name} is not run for task={MODULE}, whose blocks nobody knows; use "
+            f"optimizer={DEFAULT_OPTIMIZER}",
             nearest={"optimizer": DEFAULT_OPTIMIZER},
         )
     if not rule.masters and job.precision.endswith("-master"):

@@ -43,7 +43,7 @@ def parameter_groups(job: Job, model: nn.Module) -> list[Group]:
     over other devices than the first ones are, as experts can be, come in groups of their own:
     kernels that update many at once take those of one mesh.
 
-    Raises UnsupportedError: the rule updates matrices alone, and a block trains stacks of them.
+    Raises UnsupportedError: the rule updates matrices alone, and a block trains a convolution.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     decays = {"weight_decay": job.weight_decay, "lr": job.learning_rate}
@@ -71,17 +71,22 @@ def _num_dims(parameter: nn.Parameter) -> int:
 
 
 def _hidden(job: Job, model: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the matrices of blocks that train; a table of embeddings is none."""
+    """Yield the matrices of blocks that train, and stacks of them; a table of embeddings is none.
+
+    Nor are the biases of experts, which are stacks of vectors.
+    """
     modules = [each for block in decoder_blocks(model) for each in block.modules()]
     for module in modules:
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and parameter.ndim > 2:  # noqa: PLR2004 - of a matrix
+            if not parameter.requires_grad or _num_dims(parameter) <= 1:
+                continue
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 raise UnsupportedError(
                     f"optimizer={job.optimizer} updates matrices, and {name} of "
-                    f"{type(module).__name__} has {parameter.ndim} dimensions; use "
+                    f"{type(module).__name__} is a kernel of {parameter.ndim} dimensions; use "
                     f"optimizer={DEFAULT}"
                 )
-            if parameter.ndim > 1 and not isinstance(module, nn.Embedding):
+            if not isinstance(module, nn.Embedding) and not name.endswith("bias"):
                 yield parameter
 
 

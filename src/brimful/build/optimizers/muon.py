@@ -1,9 +1,19 @@
 """torch's Muon and AdamW as one optimizer, whose groups say which of both updates them.
 
+torch's takes matrices. A stack of them, [experts, rows, columns], is iterated on all at once:
+
+    X <- X / |X|,    five times    X <- a X + (b G + c G G) X,  G = X X^T,    for each X of it
+
 Of a matrix that FSDP2 shards each device averages its rows; what is orthogonalised is gathered in
 bf16, in which torch computes it, by every device, which keeps its rows of the result: the update is
-that of the whole matrix. Nothing else is gathered, and one matrix at a time.
+that of the whole matrix. Nothing else is gathered, and one matrix at a time. A shard of a stack is
+whole matrices, which are updated where they are; where devices that part experts cut the rows of
+each, these are gathered.
+
+Source: ``torch/optim/_muon.py``; Liu et al. 2025, arXiv:2502.16982.
 """
+
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -60,57 +70,92 @@ class MuonBesideAdamW(torch.optim.Optimizer):  # type: ignore[misc]  # torch is 
 
 
 class ShardedMuon(torch.optim.Muon):  # type: ignore[misc]  # torch is untyped to mypy
-    """torch's Muon, of matrices whose rows are sharded too."""
+    """torch's Muon, of stacks of matrices too, and of what is sharded."""
+
+    def __init__(self, groups: list[Group], **settings: Any) -> None:
+        """Take groups of matrices and of stacks of them; torch's own takes no stacks."""
+        super().__init__([{**group, "params": []} for group in groups], **settings)
+        for group, given in zip(self.param_groups, groups, strict=True):
+            group["params"] = given["params"]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
     def step(self, closure: None = None) -> None:
-        """Update every matrix that has a gradient.
+        """Update everything that has a gradient.
 
         ``closure``: not used; torch's optimizers have it.
         """
-        shards = [
-            (parameter, group)
-            for group in self.param_groups
-            for parameter in group["params"]
-            if isinstance(parameter, DTensor) and parameter.grad is not None
-        ]
-        if not shards:
-            super().step(closure)
-        for parameter, group in shards:
-            self._update_shard(parameter, group)
+        del closure
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
 
-    def _update_shard(self, parameter: DTensor, group: Group) -> None:
-        """Update this device's rows as torch's ``_single_tensor_muon`` updates all."""
+    def _update(self, parameter: torch.Tensor, group: Group) -> None:
+        """Update what this device has as torch's ``_single_tensor_muon`` updates a matrix."""
         state = self.state[parameter]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-        rows, average = own_memory(parameter), own_memory(state["momentum_buffer"])
+        own, average = own_memory(parameter), own_memory(state["momentum_buffer"])
         gradient = own_memory(parameter.grad)
         average.lerp_(gradient, 1 - group["momentum"])
         ahead = gradient.lerp(average, group["momentum"]) if group["nesterov"] else average
-        whole = _gathered(parameter, ahead.bfloat16())
+        cut = _cut_dim(parameter)
+        if cut is not None:
+            ahead = _gathered(parameter, ahead.bfloat16(), cut)
+        found = _orthogonal(ahead, group)
         del ahead
-        found = _zeropower_via_newtonschulz(
-            whole, group["ns_coefficients"], group["ns_steps"], group["eps"]
+        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], parameter.shape[-2:])
+        own.mul_(1 - group["lr"] * group["weight_decay"])
+        if cut is not None:
+            mine = region_of(parameter)[cut]
+            found = found.narrow(cut, mine.start, mine.stop - mine.start)
+        own.add_(found, alpha=-rate)
+
+
+def _orthogonal(matrices: torch.Tensor, group: Group) -> torch.Tensor:
+    """Orthogonalise a matrix by torch's function, or each of a stack as that does one."""
+    (a, b, c), eps = group["ns_coefficients"], group["eps"]
+    if matrices.ndim == 2:  # noqa: PLR2004 - a matrix
+        found: torch.Tensor = _zeropower_via_newtonschulz(
+            matrices, group["ns_coefficients"], group["ns_steps"], eps
         )
-        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], parameter.shape)
-        rows.mul_(1 - group["lr"] * group["weight_decay"])
-        rows.add_(found[region_of(parameter)], alpha=-rate)
+        return found
+    is_tall = matrices.size(-2) > matrices.size(-1)
+    x = matrices.bfloat16()
+    if is_tall:
+        x = x.mT
+    x.div_(x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps))
+    for _ in range(group["ns_steps"]):
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return x.mT if is_tall else x
 
 
-def _gathered(parameter: DTensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return the whole of what every device has rows of, as it has of a parameter.
+def _cut_dim(parameter: torch.Tensor) -> int | None:
+    """Return along which dimension matrices are cut over devices; None: each is whole on one."""
+    if not isinstance(parameter, DTensor):
+        return None
+    dims = [each.dim for each in parameter.placements if not each.is_replicate()]
+    return next((dim for dim in dims if dim >= parameter.ndim - 2), None)
 
-    ``parameter``: cut by rows over one axis of its mesh. ``rows``: this device's, which are padded
-    where others have more.
+
+def _gathered(parameter: DTensor, piece: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the whole of what every device has a piece of, as it has of a parameter.
+
+    ``parameter``: cut along ``dim`` over one axis of its mesh; where devices part experts, stacks
+    are over another axis, whose others have other matrices. ``piece``: this device's, which is
+    padded where others have more.
     """
-    axis = next(i for i, each in enumerate(parameter.placements) if not each.is_replicate())
+    axis = next(i for i, each in enumerate(parameter.placements) if each.is_shard(dim))
     share = share_of(parameter)
-    if rows.shape != share:
-        padded = rows.new_zeros(share)
-        padded[: rows.shape[0]] = rows
-        rows = padded
-    num = share[0] * parameter.device_mesh.size(axis)
-    every = rows.new_empty((num, *share[1:]))
-    gather_rows(every, rows, parameter.device_mesh.get_group(axis))
-    return every[: parameter.shape[0]]
+    if piece.shape != share:
+        padded = piece.new_zeros(share)
+        padded.narrow(dim, 0, piece.shape[dim]).copy_(piece)
+        piece = padded
+    num = parameter.device_mesh.size(axis)
+    every = piece.new_empty((num * share[0], *share[1:]))
+    gather_rows(every, piece, parameter.device_mesh.get_group(axis))
+    if dim:  # pieces lie one behind the other: put the rows of each matrix together
+        every = every.unflatten(0, (num, share[0])).transpose(0, 1).flatten(1, 2)
+    return every.narrow(dim, 0, parameter.shape[dim])

@@ -1,7 +1,7 @@
 """Optimizers: one record each, in the order in which they are offered; the first is the default.
 
 To add one, write its record here and what builds it in ``build/optimizers``, in a file of the same
-name, and add a line to ``OPTIMIZERS``.
+name, and add a line to ``OPTIMIZERS``. Those of other programs stand in ``others``.
 """
 
 from brimful.techniques.optimizers.adafactor import ADAFACTOR
@@ -20,13 +20,15 @@ from brimful.techniques.optimizers.base import (
     bytes_kept,
 )
 from brimful.techniques.optimizers.muon import MUON
+from brimful.techniques.optimizers.others import OTHERS, SQUEEZED, Bounds, Ours, bounds, squeezed
 from brimful.techniques.optimizers.paged_adamw_8bit import PAGED_ADAMW_8BIT
 from brimful.techniques.optimizers.paged_adamw_32bit import PAGED_ADAMW_32BIT
 from brimful.techniques.optimizers.sgd import SGD
 
 __all__ = [
-    "DEFAULT", "OPTIMIZERS", "Kept", "Optimizer", "Settings", "Shape", "Spelled", "Updated",
-    "bytes_kept", "rounded_of", "whole_of",
+    "DEFAULT", "OPTIMIZERS", "OTHERS", "SQUEEZED", "Bounds", "Kept", "Optimizer", "Ours",
+    "Settings", "Shape", "Spelled", "Updated", "bounds", "bytes_kept", "rounded_of", "squeezed",
+    "whole_of",
 ]  # fmt: skip
 
 OPTIMIZERS: dict[str, Optimizer] = {

@@ -14,7 +14,6 @@ from math import prod
 
 from brimful.techniques.optimizers.base import (
     Kept,
-    Like,
     Moment,
     Optimizer,
     Settings,
@@ -63,11 +62,4 @@ ADAFACTOR = Optimizer(
     on_host=True,
     hangs_on_chip=True,
     transformers=Spelled("adafactor", "optimizer", "adafactor is another implementation"),
-    likes=(
-        Like(
-            ("adalomo", "came", "sm3"),
-            "moments by rows and columns",
-            "Adafactor keeps about as little",
-        ),
-    ),
 )

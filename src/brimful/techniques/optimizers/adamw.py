@@ -3,10 +3,8 @@
 State: two moments in the type of the parameter, and a count of steps, which the kernel reads.
 """
 
-from brimful.errors import LESS
 from brimful.techniques.optimizers.base import (
     Kept,
-    Like,
     Settings,
     Spelled,
     Updated,
@@ -36,34 +34,4 @@ ADAMW = two_moments(
     deepspeed=Spelled("AdamW", reads=("adam", "adamw")),
     titan="fused",
     also=("fusedadam",),
-    likes=(
-        Like(
-            (
-                "adamax",
-                "lamb",
-                "nadam",
-                "radam",
-                "schedule-free",
-                "schedule-free-adamw",
-                "schedule-free-radam",
-                "schedulefree",
-                "sophia",
-                "stable-adamw",
-            ),
-            "two numbers a parameter",
-            "AdamW keeps as many",
-        ),
-        Like(
-            ("adan", "ademamix", "dadapt-adam", "prodigy"),
-            "three numbers a parameter or more",
-            "AdamW keeps two: 4 bytes a number come on top",
-            LESS,
-        ),
-        Like(
-            ("kron", "shampoo", "soap"),
-            "moments and two matrices for each matrix",
-            "AdamW keeps the moments, and the matrices come on top",
-            LESS,
-        ),
-    ),
 )

@@ -3,8 +3,7 @@
 State: see ``blockwise``.
 """
 
-from brimful.errors import MORE
-from brimful.techniques.optimizers.base import Like, Spelled, one_by_one
+from brimful.techniques.optimizers.base import Spelled, one_by_one
 from brimful.techniques.optimizers.blockwise import beside_rounded, rounded_state
 from brimful.techniques.optimizers.two_moments import two_moments
 
@@ -22,33 +21,5 @@ ADAMW_8BIT = two_moments(
         "adamw_bnb_8bit is another implementation",
         is_same=False,
         reads=("adamw8bit", "adamw_8bit", "adamw_torch_8bit"),
-    ),
-    likes=(
-        Like(
-            ("ademamix-8bit", "lion-8bit", "rmsprop-bnb-8bit"),
-            "one number a parameter in 8 bits",
-            "8-bit AdamW keeps two, a byte a parameter more",
-            MORE,
-        ),
-        Like(
-            (
-                "apollo",
-                "apollo-adamw",
-                "apollo-mini",
-                "galore",
-                "galore-adafactor",
-                "galore-adamw",
-                "galore-adamw-8bit",
-                "q-galore",
-            ),
-            "moments in a subspace of each matrix",
-            "8-bit moments are about as small, and the gradients stay whole in both",
-        ),
-        Like(
-            ("apollo-adamw-layerwise", "galore-adamw-8bit-layerwise", "galore-adamw-layerwise"),
-            "moments in a subspace of each matrix, updated inside the backward pass",
-            "8-bit moments are about as small, and --optimizer-in-backward --clip 0 with one "
-            "micro-batch a step lets gradients go as early",
-        ),
     ),
 )

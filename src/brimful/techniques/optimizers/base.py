@@ -24,7 +24,8 @@ class Updated(NamedTuple):
 
     Attributes:
         shape: Of what this device updates of it.
-        is_hidden: Whether it is a matrix of a block; told to rules that ask (``tells_hidden``).
+        is_hidden: Whether it is a matrix of a block, or a stack of them; told to rules that ask
+            (``tells_hidden``).
         whole: Shape of all of it, where this device has a piece; empty: it has all.
     """
 
@@ -108,22 +109,6 @@ Flops = Callable[[Updated, Settings], float]
 """Returns what one update of a parameter multiplies, in products of matrices."""
 
 
-class Like(NamedTuple):
-    """Optimizers of others that no part of this version runs, and that one of ours is like.
-
-    Attributes:
-        words: As they are typed.
-        what: What they keep.
-        why: What is alike.
-        takes: Whether ours takes ``MORE`` or ``LESS``; empty: about as much.
-    """
-
-    words: tuple[str, ...]
-    what: str
-    why: str
-    takes: str = ""
-
-
 class Spelled(NamedTuple):
     """What a program that we export to calls an optimizer.
 
@@ -154,14 +139,13 @@ class Optimizer:
         state: Returns what is kept of a parameter; the same before the first step and after.
         moments: See ``Moments``.
         flops: See ``Flops``.
-        gathered_bytes: Returns what an update of a sharded parameter gathers of its whole.
+        gathered_bytes: Returns what an update of a piece of a parameter gathers of its whole.
         rates: Fields of ``Job`` that it reads.
         is_momentum: Whether ``beta1`` is the momentum of the gradient itself.
         keeps_by_number: Whether what it keeps of a parameter depends on how many numbers it has,
             and not on its shape or its place.
         tells_hidden: Whether matrices of blocks are updated by another rule than all else, which
             makes them a group of their own.
-        takes_stacks: Whether it updates stacks of matrices, as experts are.
         shards: How it updates what FSDP2 or tensor parallelism shards: ``all`` by kernels that know
             of shards; ``local`` each as if it were all, so that blocks of numbers begin with it;
             ``gathered`` by what is computed of whole matrices, of which FSDP2's shards are gathered
@@ -181,7 +165,6 @@ class Optimizer:
         deepspeed: In DeepSpeed's JSON; None: it is not said there.
         titan: torchtitan's implementation of AdamW; empty: it has none.
         also: Other names that mean it.
-        likes: What else it is the nearest to.
     """
 
     name: str
@@ -196,7 +179,6 @@ class Optimizer:
     is_momentum: bool = False
     keeps_by_number: bool = True
     tells_hidden: bool = False
-    takes_stacks: bool = True
     shards: Literal["all", "local", "gathered", "none"] = "none"
     zero1: bool = True
     masters: bool = True
@@ -212,7 +194,6 @@ class Optimizer:
     deepspeed: Spelled | None = None
     titan: str = ""
     also: tuple[str, ...] = ()
-    likes: tuple[Like, ...] = ()
 
 
 def counted(*, on_host: bool) -> Kept:

@@ -10,8 +10,10 @@ an AdamW update, so that one learning rate and one decay serve both. Momentum is
 with Nesterov's look ahead; ``beta1``, ``beta2`` and ``epsilon`` are AdamW's beside it.
 
 Embedding, head, norms and biases are AdamW's, as torch and both sources have it: what they hold is
-no map from vectors to vectors. Torch refuses what is no matrix, so that stacks of experts are
-refused here. It is run on whole matrices: a shard has not the singular vectors of the matrix.
+no map from vectors to vectors. Of a stack of matrices, as experts are, each is orthogonalised by
+itself, and its rate is adjusted to its own rows and columns (Moonlight, Kimi K2). It is run on
+whole matrices: a shard has not the singular vectors of the matrix. Shards of a stack are whole
+matrices, so that nothing of them is gathered, unless devices that part experts cut their rows.
 
 State: a momentum of each matrix, two moments of all else.
 """
@@ -22,6 +24,7 @@ from brimful.techniques.optimizers.base import (
     Kept,
     Optimizer,
     Settings,
+    Shape,
     Updated,
     counted,
     one_by_one,
@@ -39,8 +42,18 @@ def _state(parameter: Updated, _settings: Settings) -> tuple[Kept, ...]:
     return counted(on_host=False), *moments_of(parameter)
 
 
+def _stays(parameter: Updated) -> bool:
+    """Whether this device has whole matrices of a stack."""
+    return len(parameter.shape) > 2 and parameter.shape[1:] == parameter.whole[1:]  # noqa: PLR2004
+
+
+def _whole(parameter: Updated) -> Shape:
+    """Return the shape of what this device orthogonalises."""
+    return parameter.shape if _stays(parameter) or not parameter.whole else parameter.whole
+
+
 def _beside(parameter: Updated, settings: Settings) -> tuple[int, ...]:
-    """What one matrix has at the end of an iteration but the first.
+    """What one matrix or stack has at the end of an iteration but the first.
 
     The gradient looked ahead, which is bound until the iteration ends; what it iterates on, before
     and after; the Gram matrix of its shorter side, and the polynomial of that
@@ -49,11 +62,13 @@ def _beside(parameter: Updated, settings: Settings) -> tuple[int, ...]:
     """
     if not parameter.is_hidden:
         return ()
-    whole = parameter.whole or parameter.shape
-    narrow, gram = prod(whole) * _NARROW_BYTES, min(whole) ** 2 * _NARROW_BYTES
+    whole = _whole(parameter)
+    narrow = prod(whole) * _NARROW_BYTES
+    gram = prod(whole[:-2]) * min(whole[-2:]) ** 2 * _NARROW_BYTES
     bound = parameter.num * settings.num_bytes
-    if parameter.whole:
-        bound = parameter.num * settings.num_shards * _NARROW_BYTES
+    if parameter.whole and not _stays(parameter):  # rows of a stack are cut evenly, others padded
+        is_stack = len(whole) > 2  # noqa: PLR2004 - of a matrix
+        bound = narrow if is_stack else parameter.num * settings.num_shards * _NARROW_BYTES
     return bound, narrow, gram, gram, narrow
 
 
@@ -61,12 +76,14 @@ def _flops(parameter: Updated, _settings: Settings) -> float:
     """Five times the Gram matrix, its square, and the polynomial times the matrix."""
     if not parameter.is_hidden:
         return 0.0
-    short, long = sorted(parameter.shape)
-    return NUM_STEPS * (4.0 * short**2 * long + 2.0 * short**3)
+    whole = _whole(parameter)
+    short, long = sorted(whole[-2:])
+    return prod(whole[:-2]) * NUM_STEPS * (4.0 * short**2 * long + 2.0 * short**3)
 
 
 def _gathered_bytes(parameter: Updated) -> int:
-    return parameter.num * _NARROW_BYTES * parameter.is_hidden
+    is_piece = bool(parameter.whole) and not _stays(parameter)
+    return prod(parameter.whole) * _NARROW_BYTES * (parameter.is_hidden and is_piece)
 
 
 MUON = Optimizer(
@@ -81,7 +98,6 @@ MUON = Optimizer(
     gathered_bytes=_gathered_bytes,
     keeps_by_number=False,
     tells_hidden=True,
-    takes_stacks=False,
     shards="gathered",
     on_host=True,
 )

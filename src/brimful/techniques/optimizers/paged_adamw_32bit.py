@@ -3,7 +3,7 @@
 State: see ``blockwise``.
 """
 
-from brimful.techniques.optimizers.base import Like, Spelled, one_by_one
+from brimful.techniques.optimizers.base import Spelled, one_by_one
 from brimful.techniques.optimizers.blockwise import beside_whole, paged, whole_state
 from brimful.techniques.optimizers.two_moments import two_moments
 
@@ -20,11 +20,4 @@ PAGED_ADAMW_32BIT = two_moments(
     pages=True,
     transformers=Spelled("paged_adamw_32bit", reads=("paged_adamw",)),
     also=("paged-adamw",),
-    likes=(
-        Like(
-            ("paged-ademamix", "paged-ademamix-32bit", "paged-lion", "paged-lion-32bit"),
-            "one number a parameter or three",
-            "paged AdamW keeps two, in managed memory like these",
-        ),
-    ),
 )

@@ -3,8 +3,7 @@
 State: see ``blockwise``.
 """
 
-from brimful.errors import MORE
-from brimful.techniques.optimizers.base import Like, Spelled, one_by_one
+from brimful.techniques.optimizers.base import Spelled, one_by_one
 from brimful.techniques.optimizers.blockwise import beside_rounded, paged, rounded_state
 from brimful.techniques.optimizers.two_moments import two_moments
 
@@ -20,12 +19,4 @@ PAGED_ADAMW_8BIT = two_moments(
     rounds=True,
     pages=True,
     transformers=Spelled("paged_adamw_8bit"),
-    likes=(
-        Like(
-            ("paged-ademamix-8bit", "paged-lion-8bit"),
-            "one number a parameter in 8 bits",
-            "paged 8-bit AdamW keeps two, a byte a parameter more in managed memory",
-            MORE,
-        ),
-    ),
 )

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from brimful.techniques.optimizers.base import (
     FP32_BYTES,
     Kept,
-    Like,
     Moment,
     Optimizer,
     Settings,
@@ -58,25 +57,4 @@ SGD = Optimizer(
     deepspeed_engine=True,
     transformers=Spelled("sgd", "beta1", "the Trainer's SGD has no momentum", is_same=False),
     deepspeed=Spelled("SGD", reads=("sgd",)),
-    likes=(
-        Like(
-            (
-                "adagrad",
-                "adam-mini",
-                "lars",
-                "lion",
-                "lion-32bit",
-                "rmsprop",
-                "schedule-free-sgd",
-                "signum",
-            ),
-            "one number a parameter",
-            "SGD with momentum keeps as many",
-        ),
-        Like(
-            ("lomo",),
-            "updates in the backward pass that keep nothing",
-            "it is SGD without momentum: --beta1 0 --optimizer-in-backward --clip 0",
-        ),
-    ),
 )
