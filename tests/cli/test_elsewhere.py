@@ -78,7 +78,6 @@ def test_rows_are_counted_as_what_stands_in_counts_them(brimful, task, batch, ne
     assert f"instead the same with --task {near}:" in " ".join(said.out.split())
 
 
-<<<<<<< HEAD
 @each(
     "typed, near, takes",
     [
@@ -98,7 +97,8 @@ def test_a_batch_of_what_stands_in_is_of_as_many_micro_batches(typed, near, take
     assert (found.get("micro_batch"), found["global_batch"]) == near
     assert refused.value.takes == takes
     assert found.get("rows") == (5 if "rows" in typed else None)
-=======
+
+
 @pytest.mark.parametrize(
     ("limit", "verdict", "words"),
     [
@@ -120,7 +120,6 @@ def test_what_lies_between_two_optimizers_is_judged_by_both(brimful, limit, verd
     assert "what it takes lies between sgd, which keeps as many bytes, and adamw" in said.err
     assert said.out.splitlines()[1].startswith(f"{verdict} ")
     assert words in " ".join(said.out.split())
->>>>>>> t54-optims
 
 
 def test_supervised_fine_tuning_is_a_causal_lm():

@@ -12,12 +12,8 @@ from typing import NamedTuple
 
 from brimful.cli.other_optimizers import OTHER_OPTIMIZERS, refusal
 from brimful.errors import LESS, MORE, UnsupportedError
-<<<<<<< HEAD
 from brimful.hardware.names import split_counts
-from brimful.techniques.optimizers import OPTIMIZERS
-=======
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS
->>>>>>> t54-optims
 
 ROLLOUTS, SCORED_ROLLOUTS, CRITIC = "rollouts", "scored rollouts", "critic"
 """What comes on top of an update that learns from texts which the model writes itself: what writes

@@ -17,11 +17,7 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.resident import num_shards_of
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
-<<<<<<< HEAD
-from brimful.cost.states import updated_apart
-=======
-from brimful.cost.states import updated_of_all, updated_on_one
->>>>>>> t54-optims
+from brimful.cost.states import updated_apart, updated_of_all
 from brimful.cost.trained import frozen_element, trained_parameters, trained_recipe
 from brimful.cost.update import CPU, settings_of
 from brimful.files.remembered import once_for_each
