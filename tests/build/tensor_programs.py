@@ -66,6 +66,9 @@ SELECTIVE = {"loss_chunks": 4, "activation_checkpointing": "selective"}
 ALIKE = sorted(listed().cut - {*ARCHITECTURES})
 """What is cut by its class's plan alone."""
 OF_ALIKE = {
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    },
     "cwm": {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
 }
 EAGER_ALIKE = ("vaultgemma",)

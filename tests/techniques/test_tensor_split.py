@@ -80,7 +80,11 @@ def test_a_vocabulary_is_taken_where_every_device_has_a_row_of_it(tp, vocab_size
         (make_job("gpt2"), {}, r"gpt2 holds several matrices in one \(c_attn\).*use tp=1"),
         (make_decoder_job("phi3"), {}, r"several matrices in one \(qkv_proj and gate_up_proj\)"),
         (make_decoder_job("mixtral"), {}, r"experts parted among devices, not cut; use ep=2"),
-        (make_decoder_job("deepseek_v3"), {}, r"model_type=deepseek_v3, task=causal-lm.*cuts coh"),
+        (
+            make_decoder_job("deepseek_v3"),
+            {},
+            r"model_type=deepseek_v3, task=causal-lm.*cuts, as causal",
+        ),
         (make_job(method="lora", adapter=make_adapter()), {}, "tp=2 with method=lora"),
         (make_job(optimizer="muon"), {}, "tp=2 with optimizer=muon"),
         (make_job(optimizer="adafactor"), {}, "tp=2 with optimizer=adafactor"),
