@@ -79,7 +79,8 @@ EAGER_ONLY = ("gemma2", "gpt_oss")
 
 def make_decoder(model_type, **changes):
     return read_config(
-        f"tiny-{model_type}", {"model_type": model_type, **CONFIGS[model_type], **changes}
+        f"tiny-{model_type}",
+        {"model_type": model_type, **CONFIGS.get(model_type, COMMON), **changes},
     )
 
 

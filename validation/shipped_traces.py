@@ -33,6 +33,7 @@ from brimful.errors import UnsupportedError
 from brimful.files.traced import PACKED, forget_traced, ship, shipped_folder
 from brimful.files.writing import write_text
 from brimful.models.config import experts_of
+from brimful.models.cut_plans import cut_types
 from brimful.models.generic import (
     Listed,
     encoder_decoder_types,
@@ -212,6 +213,7 @@ def list_types() -> None:
         "encoders": sorted(encoder_types()),
         "encoder_decoders": sorted(encoder_decoder_types()),
         "masked": sorted(masked_types() & known_types()),
+        "cut": sorted(cut_types()),
     }
     msgspec.convert(made, Listed)
     write_text(types_file(), f"{json.dumps(made, indent=1)}\n")

@@ -21,6 +21,8 @@ from brimful.build.parallel import collectives
 from brimful.build.parallel.place import own_part
 from brimful.build.step import evaluate, train_step
 from brimful.measure.meter import CpuMeter
+from brimful.models.architectures import ARCHITECTURES
+from brimful.models.generic import listed
 from brimful.techniques.runnable import check_strategy
 from brimful.train.checkpoint import load_checkpoint, save_checkpoint
 from brimful.values.plan import PLAN_SCHEMA, Plan
@@ -65,6 +67,15 @@ ZERO_1 = {"tp": 1, "zero": 1, "dp_shard": 2}
 MEASURED = {"seq_len": MEASURED_TOKENS, "global_batch": 4}
 TIED = {"tie_word_embeddings": True}
 SELECTIVE = {"loss_chunks": 4, "activation_checkpointing": "selective"}
+ALIKE = sorted(listed().cut - {*ARCHITECTURES})
+"""What is cut by its class's plan alone."""
+OF_ALIKE = {
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    },
+    "cwm": {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+}
+EAGER_ALIKE = ("vaultgemma",)
 CASES = {
     "llama": Case("llama", {}, {"attention": "eager"}, momentum=0.9),
     "llama-tied-uneven": Case("llama", TIED | {"vocab_size": 97}, SELECTIVE),
@@ -113,6 +124,13 @@ CASES = {
     "measured-zero-3": Case("llama", WIDE, {"zero": 3, "dp_shard": 2},
         job={"seq_len": MEASURED_TOKENS, "global_batch": 8}),
 }  # fmt: skip
+CASES |= {
+    f"alike-{kind}": Case(
+        kind, OF_ALIKE.get(kind, {}), {"attention": "eager"} if kind in EAGER_ALIKE else {}
+    )
+    for kind in ALIKE
+    if kind not in {"granite", "cohere"}  # which are above
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.torch
 
 MEASURED = [name for name in CASES if name.startswith("measured")]
 TRAINED = [name for name in CASES if name not in MEASURED]
-SHOWN = ("llama", "llama-tied-uneven", "olmo2-padding", "bf16-mixed", "bf16-master")
+SHOWN = (
+    "llama", "llama-tied-uneven", "olmo2-padding", "bf16-mixed", "bf16-master", "alike-smollm3",
+)  # fmt: skip
 """What ``make test`` trains, in one start of two processes; all else is long."""
 NUM = (2, 4, 8)
 DTYPES = (torch.float32, torch.bfloat16)

@@ -53,7 +53,7 @@ def attention_of(kind):
     return "eager" if kind in EAGER_ONLY else "sdpa"
 
 
-@pytest.mark.parametrize("kind", sorted(CUT_DECODERS))
+@pytest.mark.parametrize("kind", sorted(CUT_DECODERS | {"granite", "cohere", "smollm3", "olmo3"}))
 def test_every_matrix_is_cut_and_every_vector_that_sees_all_features_is_whole(kind):
     job, strategy = cut_job(kind), make_strategy(tp=TP, attention=attention_of(kind))
     skeleton = build_skeleton(job, check_strategy(job, strategy))

@@ -80,7 +80,11 @@ def test_a_vocabulary_is_taken_where_every_device_has_a_row_of_it(tp, vocab_size
         (make_job("gpt2"), {}, r"gpt2 holds several matrices in one \(c_attn\).*use tp=1"),
         (make_decoder_job("phi3"), {}, r"several matrices in one \(qkv_proj and gate_up_proj\)"),
         (make_decoder_job("mixtral"), {}, r"experts parted among devices, not cut; use ep=2"),
-        (make_decoder_job("deepseek_v3"), {}, r"model_type=deepseek_v3, task=causal-lm.*cuts coh"),
+        (
+            make_decoder_job("deepseek_v3"),
+            {},
+            r"model_type=deepseek_v3, task=causal-lm.*cuts, as causal",
+        ),
         (make_job(method="lora", adapter=make_adapter()), {}, "tp=2 with method=lora"),
         (make_job(optimizer="muon"), {}, "tp=2 with optimizer=muon"),
         (make_job(optimizer="adafactor"), {}, "tp=2 with optimizer=adafactor"),
@@ -107,7 +111,7 @@ def test_asking_needs_no_torch():
 
 
 def test_every_architecture_that_is_cut_can_be_checked():
-    for kind in CUT_DECODERS - {"llama"}:
+    for kind in CUT_DECODERS - {"llama"} | {"granite", "smollm3", "gemma3_text"}:
         check_tensor(make_decoder_job(kind), 2)
 
 
@@ -120,3 +124,10 @@ def test_heads_that_do_not_divide_are_the_reason_whatever_is_trained():
     assert caught.value.nearest == {"tp": 1}
     with pytest.raises(UnsupportedError, match="use tp=1, or method=full"):
         check_tensor(job, 4)
+
+
+def test_what_no_plan_cuts_is_refused_by_its_name():
+    with pytest.raises(UnsupportedError, match=r"tiny-phi3: phi3 holds several matrices in one"):
+        check_tensor(make_decoder_job("phi3"), 2)
+    with pytest.raises(UnsupportedError, match=r"model_type=gpt_oss.* cuts, as causal-lm and chat"):
+        check_tensor(make_decoder_job("gpt_oss"), 2)

@@ -101,6 +101,7 @@ class Listed(msgspec.Struct, frozen=True):
         encoders: Those of them whose tokens see the whole text.
         encoder_decoders: Those that write one text after they have read another.
         masked: Those that have a head which tells hidden tokens.
+        cut: Those whose every matrix tensor parallelism cuts (``cut_plans``).
     """
 
     made_by: str
@@ -108,6 +109,7 @@ class Listed(msgspec.Struct, frozen=True):
     encoders: frozenset[str]
     encoder_decoders: frozenset[str]
     masked: frozenset[str]
+    cut: frozenset[str]
 
 
 @cache

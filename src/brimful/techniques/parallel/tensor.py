@@ -6,12 +6,11 @@ Knows a model by its dimensions and no torch; ``build.parallel.tensor`` cuts it.
 from math import gcd
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.models.architectures import named_with, record_of
+from brimful.models.architectures import ARCHITECTURES, named_with, record_of
+from brimful.models.cut_plans import is_cut
 from brimful.values.job import Job
 
-_CUT_ALIKE = frozenset({"granite", "cohere"})
-"""Architectures without a record whose matrices have the names of those that are cut."""
-CUT_DECODERS = _CUT_ALIKE | named_with("tensor", "whole")
+CUT_DECODERS = named_with("tensor", "whole")
 """Architectures whose every matrix is cut."""
 CUT_MIXTURES = named_with("tensor", "beside-experts")
 """Architectures whose every matrix but those of experts is cut: they are parted instead."""
@@ -48,6 +47,13 @@ def check_tensor(job: Job, tp: int, *, ep: int = 1) -> None:
         )
 
 
+def is_run(model_type: str) -> bool:
+    """Whether an architecture is cut: by its record here, or by what its class plans."""
+    if model_type in ARCHITECTURES:
+        return model_type in CUT_DECODERS | CUT_MIXTURES
+    return is_cut(model_type)
+
+
 def _sizes(job: Job) -> dict[str, int]:
     """List what the degree must divide, by how a message calls it."""
     named = {name: int(getattr(job.model, name)) for name in _SIZES}
@@ -72,11 +78,11 @@ def _check_kind(job: Job, tp: int, ep: int) -> None:
             f"or a multiple of it, or tp=1",
             nearest={"ep": tp},
         )
-    known = CUT_DECODERS | CUT_MIXTURES
-    if kind not in known or job.task not in CUT_TASKS:
+    if job.task not in CUT_TASKS or not is_run(kind):
         raise UnsupportedError(
             f"tp={tp} is not run for {name} (model_type={kind}, task={job.task}): this version "
-            f"cuts {', '.join(sorted(known))} as {' and '.join(CUT_TASKS)}; use tp=1",
+            f"cuts, as {' and '.join(CUT_TASKS)}, decoders whose every layer is queries, keys and "
+            f"values apart, their product, a plain or gated MLP or a norm; use tp=1",
             nearest={"tp": 1},
         )
     if job.method != "full":
