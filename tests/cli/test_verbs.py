@@ -395,3 +395,11 @@ def test_a_simulation_echoes_its_inputs_and_says_whether_it_fits(brimful):
     tiny = brimful("simulate", *TINY, "--seq-len", "32", "--card-memory", "1MiB")
     assert (tiny.code, tiny.out.split()[0]) == (1, "NO")
     assert "fails     in load" in tiny.out
+
+
+def test_zero_of_one_copy_of_the_model_is_none(brimful):
+    asked = ("estimate", "llama-3.2-1b", "--gpus", "4xh100-80gb", "--tp", 4, "--seq-len", 512)
+    said = brimful(*asked, "--zero", 1)
+    assert said.code == 0
+    assert "--zero 1 shards over copies of the model, of which there is one: as 0" in said.err
+    assert said.out == brimful(*asked, "--zero", 0).out

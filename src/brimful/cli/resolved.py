@@ -418,6 +418,10 @@ def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
             )
 
 
+_OF_STATES = (1, 2)
+"""Stages of ZeRO that nothing can be sharded by where a model is cut over all devices."""
+
+
 def _degrees_from(args: argparse.Namespace, num_devices: int, zero: Zero) -> dict[str, Any]:
     """Resolve how devices are spread over replicas and shards; all in one group by default."""
     if zero == 0:
@@ -456,6 +460,11 @@ def strategy_from(args: argparse.Namespace, job: Job, cluster: Cluster) -> Strat
     """Resolve the strategy flags, with the defaults' table for what is not given."""
     attention = usual.attention_from(args, job, cluster.device)
     each = max(1, cluster.num_devices // (_or(args.tp, 1) * _or(args.pp, 1)))
+    if each == 1 < cluster.num_devices and args.zero in _OF_STATES and args.dp_shard is None:
+        note_once(
+            f"--zero {args.zero} shards over copies of the model, of which there is one: as 0"
+        )
+        args.zero = 0
 
     def make(zero: Zero) -> Strategy:
         strategy = _strategy(args, job, attention, _degrees_from(args, each, zero))
