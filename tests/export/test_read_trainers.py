@@ -340,8 +340,12 @@ def test_an_optimizer_that_is_not_run_is_left_to_the_refusal_that_names_the_near
     for base, key in ((FACTORY, "optim"), (AXOLOTL, "optimizer")):
         taken, _ = read(tmp_path, {**base, key: "paged_lion_8bit"})
         assert taken["optimizer"] in OTHER_OPTIMIZERS
-    for switch, word in (("use_badam", "badam"), ("use_adam_mini", "adam-mini")):
-        taken, _ = read(tmp_path, {**FACTORY, switch: True})
+    for switches, word in (
+        ({"use_badam": True}, "badam"),
+        ({"use_adam_mini": True}, "adam-mini"),
+        ({"use_galore": True, "galore_layerwise": True}, "galore-adamw-layerwise"),
+    ):
+        taken, _ = read(tmp_path, {**FACTORY, **switches})
         assert taken["optimizer"] == word in OTHER_OPTIMIZERS
 
 

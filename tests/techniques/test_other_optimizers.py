@@ -73,6 +73,13 @@ def test_what_keeps_more_than_all_of_ours_has_no_upper_one(word):
     assert high is None
 
 
+@pytest.mark.parametrize("num_bytes", [2, 4])
+@pytest.mark.parametrize("word", ["galore", "galore-adamw-layerwise", "apollo"])
+def test_what_keeps_little_of_a_matrix_takes_no_less_than_what_keeps_nothing(word, num_bytes):
+    low, _, _ = found(word, num_bytes)
+    assert (low.name, low.beta1) == ("sgd", 0.0)
+
+
 def kept_by(rule, parameter, settings):
     every = rule.state(parameter, settings)
     return sum(each.num_bytes(settings.num_bytes) for each in every

@@ -81,7 +81,8 @@ def read_llama_factory(
     # Take an optimizer that has a switch of its own, which stands in for what `optim` says.
     for name in (*OPTIMIZERS, *_SWITCHES):
         if leaves.take(f"use_{name}", bool, False):
-            leaves.rest["optim"] = name
+            by_layer = leaves.take(f"{name}_layerwise", bool, False)
+            leaves.rest["optim"] = f"{name}_adamw_layerwise" if by_layer else name
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _length(leaves)
     _memory(leaves, num_devices, task, is_adapted=is_adapted)
