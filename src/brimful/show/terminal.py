@@ -52,9 +52,10 @@ LASTING = frozenset(
         ),
     }
 )
-"""What is left out last, and said shortly after what explains was left out: how fast a run is, how
-long it takes, and how long a text may be, is what most people ask; of a script what fails, what
-fills the GPU and what would fit."""
+"""What is left out last: how fast a run is, how long it takes, and how long a text may be, is what
+most people ask; of a script what fails, what fills the GPU and what would fit."""
+_RUNS = frozenset({"speed", "run"})
+"""Of these what is said shortly only after what explains was left out: its range, and its price."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -127,7 +128,7 @@ def _to_shorten(facts: list[Fact], gone: int) -> int | None:
     long = [place for place, each in enumerate(facts) if _is_long(each)]
     plain = [place for place in long if facts[place].label not in ADVISING]
     if facts[gone].label in YIELDING:
-        plain = [place for place in plain if facts[place].label not in LASTING]
+        plain = [place for place in plain if facts[place].label not in _RUNS]
         return plain[-1] if plain else None
     if plain:
         return plain[-1]
