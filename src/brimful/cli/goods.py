@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from brimful.cli import defaults, resolved
+from brimful.cli import defaults
+from brimful.cli.named_gpus import gpu_from, noted_cluster
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
 from brimful.hardware.gpus import check_gpu
 from brimful.hardware.names import machine_of, split_counts
@@ -86,9 +87,7 @@ def clusters_of(names: Sequence[str], network: str | None) -> "tuple[Cluster, ..
     from brimful.hardware.gpus import load_cluster
 
     return tuple(
-        resolved.noted_cluster(
-            name, load_cluster(name, memory_limit_bytes=None, network_name=network or "")
-        )
+        noted_cluster(name, load_cluster(name, memory_limit_bytes=None, network_name=network or ""))
         for name in names
     )
 
@@ -122,7 +121,7 @@ def _known(parts: Sequence[str]) -> list[str]:
         try:
             with_number = is_counted(part)  # which is told with it
             name = split_counts(part).gpu
-            known.append(check_gpu(name) if with_number else resolved.gpu_from(part))
+            known.append(check_gpu(name) if with_number else gpu_from(part))
         except UnknownMemoryError as error:
             unknown.append(error)
     if unknown:

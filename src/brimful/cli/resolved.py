@@ -12,14 +12,14 @@ from brimful.cli import defaults, usual
 from brimful.cli.elsewhere import refuse_elsewhere
 from brimful.cli.flags import ADAPTER, INFERENCE, JOB, LOSS_SCALE, QUANTIZATION, STRATEGY
 from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
+from brimful.cli.named_gpus import noted_cluster
 from brimful.cli.parsing import choice, note_once
 from brimful.cli.run_length import num_steps_from
-from brimful.cost.money import listed_prices
 from brimful.errors import InputError
-from brimful.hardware.cluster import Cluster, Device, check_cluster, spelled
+from brimful.hardware.cluster import Cluster, Device, check_cluster
 from brimful.hardware.datasheets import has_one_memory
-from brimful.hardware.gpus import check_gpu, count_devices, labelled_bytes, load_cluster
-from brimful.hardware.instances import cloud_of, listed_name, network_of_instances
+from brimful.hardware.gpus import count_devices, labelled_bytes, load_cluster
+from brimful.hardware.instances import network_of_instances
 from brimful.hardware.names import machine_of, split_counts, with_memory
 from brimful.models.config import default_task, for_task, load_model
 from brimful.models.generic import has_masked_head
@@ -168,30 +168,6 @@ def card_bytes(args: argparse.Namespace) -> int | None:
     if not isinstance(given, Labelled):
         return given
     return labelled_bytes(split_counts(_or(args.gpus, defaults.GPUS)).gpu, given)
-
-
-def noted_cluster(typed: str, cluster: Cluster) -> Cluster:
-    """Return a cluster as it is; where its name was typed in another way, say which was taken."""
-    machine = machine_of(typed)
-    if machine or split_counts(typed).gpu != cluster.name or cluster.name not in typed.lower():
-        cloud = cloud_of(machine)
-        is_told = not cloud or listed_name(machine) in listed_prices()
-        prices = "" if is_told else f"; prices are not {cloud}'s, which --prices tells"
-        if (between := network_of_instances(machine)) and between == cluster.network:
-            prices = f", {between} between them{prices}"
-        note_once(
-            f"--gpus {spelled(cluster)} is taken for {typed!r} ({cluster.device.description})"
-            f"{prices}"
-        )
-    return cluster
-
-
-def gpu_from(typed: str) -> str:
-    """Resolve the name of one GPU; where it was typed in another way, say which was taken."""
-    gpu = check_gpu(typed)
-    if typed.strip().lower() != gpu:
-        note_once(f"{gpu} is taken for {typed.strip()!r}")
-    return gpu
 
 
 def job_from(
