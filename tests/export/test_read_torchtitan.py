@@ -131,7 +131,7 @@ def test_a_file_that_is_nobodys_settings_is_refused_by_its_kind(tmp_path, name, 
 def test_a_row_that_is_cut_among_devices_is_as_many_rows(tmp_path):
     taken, found = read(tmp_path, JOB + "context_parallel_degree = 2\n")
     assert taken.items() >= {
-        "seq_len": 4096, "micro_batch": 2, "global_batch": 8, "dp_shard": 4, "tp": 2,
+        "seq_len": 4096, "micro_batch": 2, "global_batch": 8, "dp_replicate": 1, "tp": 2,
     }.items()  # fmt: skip
     assert any("4,096 of 8,192 tokens of a row" in each for each in found.stand_ins)
     text = JOB.replace("seq_len", "global_batch_size = 8\nseq_len")

@@ -20,7 +20,7 @@ def taken(text, num_devices=64):
 def test_a_configuration_is_read_by_its_name_as_torchtitans_toml():
     told, found = taken(f"{LAUNCHED}llama3_70b --training.disable_cuda_graphs")
     expected = {
-        "dp_shard": 8, "tp": 8, "pp": 1, "zero": 3, "micro_batch": 8, "seq_len": 8192,
+        "dp_replicate": 1, "tp": 8, "pp": 1, "zero": 3, "micro_batch": 8, "seq_len": 8192,
         "precision": "bf16-mixed", "activation_checkpointing": ["full"], "loss_chunks": 8,
         "learning_rate": 1.5e-4, "steps": 1000,
     }  # fmt: skip

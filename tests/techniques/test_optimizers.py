@@ -36,7 +36,7 @@ SETTINGS = Settings(num_bytes=4, kernels="cuda", momentum=0.9, decay=0.1)
 
 
 ABILITIES = (
-    "takes_stacks", "zero1", "masters", "pipeline", "on_host", "travels", "deepspeed_engine",
+    "zero1", "masters", "pipeline", "on_host", "travels", "deepspeed_engine",
     "transformers", "deepspeed", "titan",
 )  # fmt: skip
 

@@ -172,8 +172,6 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         return (Fact("ended", f"{words}; what follows was not run: {more}", short),)
     elif cut.is_settled:
         words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
-        short = f"after {cut.num_steps} steps in {cut.seconds} s; {more}"
-        return (Fact("ended", words, short),)
     elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
     else:

@@ -65,6 +65,8 @@ def shop_summary(
     pairs = list(zip(found.owned, owned, strict=True))
     pairs.sort(key=lambda pair: compared.index(pair[0]) if compared else 0)
     yours = [_yours(each, best, one) for each, one in pairs]
+    if len(yours) == 1:
+        yours = [Fact(each.label, each.text) for each in yours]
     told = {best.gpus, *(each.gpus for each in _fastest_of(found, limits, best))}
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
     yours += _against(job, compared)

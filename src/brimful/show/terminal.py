@@ -30,32 +30,12 @@ OF_SPEED = frozenset(
 )
 """What is left out where a card stands in for another, whose speed is not known; what comes next
 is for that card too."""
-YIELDING = ("if tight", "faster", "why", "against", "routing", "ended", "would be")
+YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
-LASTING = frozenset(
-    {
-        *("settings", "speed", "run", "limits", "at most", "yours", "risk", "safer", "within"),
-        *(
-            "by kind",
-            "take",
-            "to rent",
-            "fastest",
-            "fails",
-            "grows",
-            "graphs",
-            "would fit",
-            "batch",
-            "largest",
-            "peak",
-        ),
-    }
-)
-"""What is left out last: how fast a run is, how long it takes, and how long a text may be, is what
-most people ask; of a script what fails, what fills the GPU and what would fit."""
-_RUNS = frozenset({"speed", "run"})
-"""Of these what is said shortly only after what explains was left out: its range, and its price."""
+LASTING = frozenset({"run", "limits", "at most", "yours", "risk", "safer", "within", "grows"})
+"""What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -127,11 +107,8 @@ def _to_shorten(facts: list[Fact], gone: int) -> int | None:
     """Return the place of what is said shortly before one is left out; None: nothing is."""
     long = [place for place, each in enumerate(facts) if _is_long(each)]
     plain = [place for place in long if facts[place].label not in ADVISING]
-    if facts[gone].label in YIELDING:
-        plain = [place for place in plain if facts[place].label not in _RUNS]
+    if plain or facts[gone].label in YIELDING:
         return plain[-1] if plain else None
-    if plain:
-        return plain[-1]
     return next((n for n in long if n > gone or facts[gone].label in LASTING), None)
 
 
