@@ -50,6 +50,8 @@ def _refusal(args: argparse.Namespace) -> UnsupportedError | None:
     beside = {
         name: each for name, each in given.items() if each is not None and type(each) is not list
     }
+    if beside.get("zero") and "dp_shard" not in beside:
+        beside["dp_shard"] = 2  # over all that are left, however many these are
     strategy = Strategy(
         micro_batch=args.micro_batch if isinstance(args.micro_batch, int) else 1,
         activation_checkpointing="none", loss_chunks=1, attention="sdpa",
