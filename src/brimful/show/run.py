@@ -68,7 +68,8 @@ def speed_facts(
     short = f"{rate} ({format_seconds(step_s)} a step){used}"
     if network_share is not None:
         network = f"; {_share_words(network_share)} of it waits for the network"
-        words, short = f"{words}{network}", f"{short}{network}"
+        words += network
+        short += network if len(f"{short}{network}") <= WIDTH - LABEL_WIDTH else ""
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
