@@ -65,11 +65,15 @@ def speed_facts(
     each = _each_words(job, step_s, num_devices)
     has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
     words, waits = f"{rate}{each if has_room else ''}{took}", ""
-    short = f"{rate} ({format_seconds(step_s)} a step){used}"
+    quick = f"{rate} ({format_seconds(step_s)} a step)"
+    short = f"{quick}{used}"
     if network_share is not None:
         network = f"; {_share_words(network_share)} of it waits for the network"
         words += network
-        short += network if len(f"{short}{network}") <= WIDTH - LABEL_WIDTH else ""
+        if len(f"{short}{network}") <= WIDTH - LABEL_WIDTH:
+            short += network
+        elif network_share >= LEAST_WAITING:
+            short = f"{quick}{network}"
     parts = None if estimate is None else estimate.predicted_step_time
     if parts is not None and parts.exposed_s:
         share, is_away = parts.exposed_s / parts.total_s, offloaded_bytes(estimate)
