@@ -7,12 +7,15 @@ import pytest
 
 from brimful.cli import bound
 from brimful.cli.main import parser_of
+from brimful.cost.least import least_bytes, least_on_device, spread_of
 from brimful.errors import LESS
+from brimful.models.config import load_model
 from brimful.models.names import nearest_by_name
+from brimful.show.bound import bound_summary
 from brimful.show.stand_in import StandIn, judged, standing_in
 from brimful.show.summary import Meter, Summary
 from brimful.units import format_bytes
-from samples import TINY_LLAMA
+from samples import TINY_LLAMA, make_job
 
 H100 = ("--gpus", "h100-80gb")
 
@@ -513,3 +516,30 @@ def test_a_clouds_machine_has_the_clouds_price_or_is_said_to_have_another(brimfu
 )
 def test_of_a_family_what_is_called_as_plainly_is_meant(name, near):
     assert nearest_by_name(name, frozenset())[0] == near
+
+
+def test_a_schedule_that_shards_cannot_run_is_answered_by_1f1b_on_all_gpus(brimful):
+    gpus, batch = ("--gpus", "2x4xh100-80gb"), ("--micro-batch", 1, "--global-batch", 16)
+    flags = (*gpus, *batch, "--ac", "full", "--pp", 4, "--zero", 1, "--precision", "bf16")
+    said = brimful("estimate", "qwen3-8b", *flags, "--pp-schedule", "zbv")
+    assert said.code == 2
+    assert said.out.startswith("instead   the same with --pp-schedule 1f1b ")
+    assert "on 8 x H100" in said.out
+    told = brimful("estimate", "qwen3-8b", *flags, "--pp-schedule", "1f1b").out
+    assert said.out.endswith(told[told.index("per GPU") :])
+
+
+def test_a_bound_of_bytes_knows_the_stages_of_a_pipeline():
+    job = make_job(precision="bf16")
+    least = least_bytes(job, 1000)
+    spread = spread_of(16, 1, replicas=1, offload="", cut=4)
+    each = least_on_device(least, spread)
+    assert each.parameters == -(-least.parameters // 4)
+    assert each.gradients == -(-least.gradients // 4)
+    assert each.optimizer_state == -(-least.optimizer_state // 16)
+    flags = ["qwen3-32b", "--gpus", "2x8xh100-80gb", "--precision", "bf16", "--pp", "4", "--zero", "1"]
+    args = parser_of("estimate").parse_args(flags)
+    known = bound.bounded_of(args, load_model("qwen3-32b"), 1000)
+    assert known.spread == spread
+    text = bound_summary(known, ()).facts[0].text
+    assert text.endswith(", cut over 4 GPUs, sharded as by ZeRO-1")

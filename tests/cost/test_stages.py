@@ -11,8 +11,10 @@ from brimful.cost.formula import missing_formula
 from brimful.cost.memory import phase_peaks
 from brimful.cost.pipeline_orders import Row
 from brimful.cost.pipeline_replay import replay
+from brimful.cost.reserved import predicted_reserved
 from brimful.cost.situations import situations
 from brimful.cost.stage_memory import device_memory
+from brimful.cost.stage_peaks import device_peaks
 from brimful.cost.stage_site import classes_of, fullest_ranks, site_of
 from brimful.cost.stage_time import Way, row_seconds, step_of_row
 from brimful.errors import InputError, UnsupportedError
@@ -32,6 +34,18 @@ SCALAR_BYTES = 2048
 REPLAY_SHARE = 0.12
 """By how much the closed form of a row's seconds may miss the replay of every operation."""
 EIGHT_BLOCKS = read_config("tiny", {**TINY_LLAMA, "num_hidden_layers": 8})
+WIDE_BLOCKS = read_config(
+    "tiny",
+    {
+        **TINY_LLAMA,
+        "num_hidden_layers": 16,
+        "hidden_size": 2048,
+        "intermediate_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
+)
+"""Whose weights take more than what their activations do."""
 H100 = load_cluster("h100-80gb", memory_limit_bytes=None)
 
 
@@ -126,6 +140,33 @@ def test_every_device_of_a_row_takes_what_its_simulation_takes(number):
     rows, drawn = missed(number)
     for miss, own in rows:
         assert abs(miss) <= PEAK_SHARE * own + SCALAR_BYTES, drawn
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_each_gpu_told_of_is_what_its_simulation_takes_and_none_is_above_the_verdict(zero):
+    """Where tokens are so many that the rows of the embedding's gradient are added up."""
+    from brimful.simulate.run import simulate
+
+    shards = 2 if zero else 1
+    job = make_job(model=WIDE_BLOCKS, precision="bf16", seq_len=3200, global_batch=4 * shards)
+    strategy = make_strategy(
+        zero=zero,
+        dp_shard=shards,
+        pp=2,
+        micro_batch=1,
+        accumulate="hold",
+        activation_checkpointing="full",
+    )
+    cluster = msgspec.structs.replace(H100, num_devices=world_size(strategy))
+    told = device_peaks(job, strategy, cluster.device)
+    each = [simulate(job, cluster, strategy, rank=r) for r in fullest_ranks(job, strategy)]
+    for predicted, found in zip(told, each, strict=True):
+        own = found.simulated_peak_allocated_bytes
+        assert predicted == pytest.approx(own, rel=PEAK_SHARE, abs=SCALAR_BYTES)
+    assert estimate(job, cluster, strategy).predicted_peak_allocated_bytes == max(told)
+    reserved = predicted_reserved(job, cluster, strategy).predicted_peak_reserved_bytes
+    assert reserved >= max(told)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved"])

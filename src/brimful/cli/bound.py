@@ -160,7 +160,8 @@ def bounded_of(
     is_early = bool(getattr(args, "optimizer_in_backward", None))
     least = least_bytes(job, num_parameters, is_early=is_early)
     offload = args.offload if isinstance(args.offload, str) else ""
-    spread = spread_of(num, _one(args.zero), replicas=_one(args.dp_replicate) or 1, offload=offload)
+    replicas, cut = _one(args.dp_replicate) or 1, (_one(args.pp) or 1) * (_one(args.tp) or 1)
+    spread = spread_of(num, _one(args.zero), replicas=replicas, offload=offload, cut=cut)
     away = blocks_away_bytes(job, least, offload)
     rate = getattr(card.rates, job.precision.partition("-")[0], None) or 0.0
     # What the run may use of a card.

@@ -60,6 +60,7 @@ class Spread(NamedTuple):
         optimizer_state: That share the optimizer's state.
         is_offloaded: Whether state and gradients are kept on the host between their uses.
         parameters_away: Bytes of all parameters that blocks keep there, of one copy of the model.
+        cut: Devices that have pieces of one copy, as stages of a pipeline and what ``tp`` cuts are.
     """
 
     num_devices: int
@@ -68,22 +69,26 @@ class Spread(NamedTuple):
     optimizer_state: int
     is_offloaded: bool = False
     parameters_away: int = 0
+    cut: int = 1
 
 
-def spread_of(num_devices: int, zero: int | None, *, replicas: int, offload: str) -> Spread:
+def spread_of(
+    num_devices: int, zero: int | None, *, replicas: int, offload: str, cut: int = 1
+) -> Spread:
     """Say how a stage of ZeRO spreads what there is; of none, as evenly as can be.
 
     ``zero``: the stage that was asked for; None: any. ``offload``: what is kept on the host, as
-    people type it.
+    people type it. ``cut``: devices that have pieces of one copy of the model.
     """
-    shards = max(1, num_devices // replicas)
+    shards = max(1, num_devices // (replicas * cut))
     least = 3 if zero is None else zero
     return Spread(
         num_devices,
-        parameters=shards if least == 3 else 1,  # noqa: PLR2004 - ZeRO-3
-        gradients=shards if least >= 2 else 1,  # noqa: PLR2004 - ZeRO-2
-        optimizer_state=shards if least >= 1 else 1,
+        parameters=cut * (shards if least == 3 else 1),  # noqa: PLR2004 - ZeRO-3
+        gradients=cut * (shards if least >= 2 else 1),  # noqa: PLR2004 - ZeRO-2
+        optimizer_state=cut * (shards if least >= 1 else 1),
         is_offloaded="optimizer" in offload or "parameters" in offload,
+        cut=cut,
     )
 
 

@@ -167,10 +167,11 @@ def _piecewise(site: Site, stage: Stage) -> Piecewise:
 
     shards = blocks(Piece.BLOCK_SHARD, Piece.EXPERTS_SHARD) + pieces[Piece.REST_SHARD, 0]
     ahead = blocks(Piece.BLOCK_GATHERED, Piece.EXPERTS_GATHERED) + pieces[Piece.REST_GATHERED, 0]
+    gathers = site.family.gathers  # what DDP and ZeRO-1 run with is whole already
     return Piecewise(
         kept=_kept(site, stage, pieces),
-        gathered=numbers(_GATHERED, blocks(Piece.BLOCK, Piece.EXPERTS)),
-        begun=numbers(_GATHERED, pieces[Piece.REST, 0]),
+        gathered=numbers(_GATHERED, gathers * blocks(Piece.BLOCK, Piece.EXPERTS)),
+        begun=numbers(_GATHERED, gathers * pieces[Piece.REST, 0]),
         made=numbers(_GRADIENT, size),
         reduced=numbers(_GRADIENT, shards),
         ahead=numbers(_GATHERED, ahead),

@@ -66,17 +66,18 @@ def _parts(known: Bounded, each: Least) -> str:
 def _shared(spread: Spread) -> str:
     if spread.num_devices == 1:
         return ""
-    stage = {
-        (True, True, True): 3,
-        (False, True, True): 2,
-        (False, False, True): 1,
-    }.get((spread.parameters > 1, spread.gradients > 1, spread.optimizer_state > 1))
-    return ", whole on each" if stage is None else f", sharded as by ZeRO-{stage}"
+    states = (spread.parameters, spread.gradients, spread.optimizer_state)
+    is_sharded = tuple(each > spread.cut for each in states)
+    stage = {(True, True, True): 3, (False, True, True): 2, (False, False, True): 1}.get(is_sharded)
+    cut = f", cut over {spread.cut} GPUs" if spread.cut > 1 else ""
+    if stage is not None:
+        return f"{cut}, sharded as by ZeRO-{stage}"
+    return cut or ", whole on each"
 
 
 def _needed(known: Bounded, each: Least) -> tuple[Fact, ...]:
     """Say how many of these GPUs there have to be, where there are too few."""
-    if each.total <= known.usable_bytes or known.spread.parameters == 1:
+    if each.total <= known.usable_bytes or known.spread.parameters == known.spread.cut:
         return ()
     return needed_facts(known.least, known.usable_bytes, known.spread.num_devices)
 

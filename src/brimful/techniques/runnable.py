@@ -186,7 +186,7 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
             f"devices is not run: torch computes gradients of weights apart, where neither DDP "
             f"nor FSDP2 sees them; use pp_schedule=1f1b or interleaved, or as many devices as one "
             f"pipeline has",
-            nearest={NUM_DEVICES: world_size(strategy) // data_parallel(strategy)},
+            nearest={"pp_schedule": "1f1b", "stages_per_device": None},
         )
     if job.precision == FP8 and strategy.pp_schedule in SPLIT_BACKWARD:
         raise UnsupportedError(
@@ -198,7 +198,8 @@ def _check_pipeline(job: Job, strategy: Strategy) -> None:
         raise UnsupportedError(
             f"pp_schedule={strategy.pp_schedule} with activation_checkpointing="
             f"{strategy.activation_checkpointing} is not run: torch goes backward through a block "
-            f"twice, which selective checkpoints forbid; use full, or pp_schedule=1f1b"
+            f"twice, which selective checkpoints forbid; use full, or pp_schedule=1f1b",
+            nearest={"pp_schedule": "1f1b", "stages_per_device": None},
         )
 
 
