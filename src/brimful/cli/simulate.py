@@ -334,7 +334,7 @@ def _answer(
         (
             *routing,
             *output_paths.written_facts(args),
-            *assumed_facts(args, plan.job),
+            *assumed_facts(args, plan.job, is_timed=False),
             *([Fact("next", fits)] if word == "fits" else []),
         ),
         tuple(_tables(plan, simulation)),

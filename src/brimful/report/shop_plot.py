@@ -178,7 +178,7 @@ def mark(place: int, x: float, y: float, inside: str = "") -> str:
         f"M{x - r - 1} {y - 2}h{2 * r + 2}v4h{-2 * r - 2}z",
         f"M{x - 2} {y - r - 1}h4v{r - 1}h{r - 1}v4h{1 - r}v{r - 1}h-4v{1 - r}h{1 - r}v-4h{r - 1}z",
         f"M{x - r} {y + r}h{2 * r}v-4h{4 - 2 * r}v{4 - 2 * r}h-4z",
-        f"M{x - r} {y}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0m3 0a2 2 0 1 1 4 0z",
+        f"M{x - r} {y}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0m3 0a2 2 0 1 1 4 0a2 2 0 1 1 -4 0z",
     )
     return f'<path d="{paths[place]}" fill="{colour}">{inside}</path>'
 
