@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from brimful import pretend
 from brimful.pretend.remedies import freed_sooner
@@ -49,7 +48,7 @@ def distilled(*, with_graphs, batch=8192, to_words=0):
             out = student(x)
             loss = (told - out).square().mean()
             if to_words:
-                loss = F.kl_div(out.log_softmax(-1), told.softmax(-1), reduction="sum")
+                loss = nn.functional.kl_div(out.log_softmax(-1), told.softmax(-1), reduction="sum")
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -15,7 +15,7 @@ from brimful.allocator.held import held_within
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.recording import NEVER, Recording
 from brimful.pretend.step_values import Without
-from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, TRANSIENTS
+from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS
 
 
 class Mended(NamedTuple):
@@ -65,22 +65,21 @@ def mended(
     most = freed_sooner(recording, rows, ends[recording.phase[rows]])
     is_idle = np.zeros(num, dtype=bool)
     is_idle[gradients] = True
-    never = in_vain | is_idle | _gone_back(recording, item, is_saved & idle)
+    never = in_vain | is_idle | _gone_back(recording, is_saved & idle)
     return Mended(most.without(is_idle), recording.without(never))
 
 
-def _gone_back(
-    recording: Recording, item: NDArray[np.int64], rows: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+def _gone_back(recording: Recording, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether an allocation passes in a backward pass that goes through some of the rows.
 
     Which of these are made for them is not seen: what is gone through is freed later.
     """
-    died = recording.died[rows]
-    phases = np.searchsorted(recording.phase_starts, died[died != NEVER], "right") - 1
-    is_backward = np.array([name.endswith("backward") for name in recording.phases])
-    is_backward &= np.isin(np.arange(len(is_backward)), phases)
-    return np.asarray((item == ITEM_NAMES.index(TRANSIENTS)) & is_backward[recording.phase])
+    phases, num = recording.phases, len(recording.phases)
+    ended = np.searchsorted(recording.phase_starts, recording.died, "right") - 1
+    ended[recording.died == NEVER] = num
+    through = np.isin(np.arange(num), ended[rows])
+    through &= np.array([name.endswith("backward") for name in phases])
+    return np.asarray(through[recording.phase] & (ended == recording.phase))
 
 
 def freed_sooner(
