@@ -11,6 +11,7 @@ from brimful.pretend.raising import raised
 from brimful.pretend.recording import Recording
 from brimful.pretend.remedies import Mended
 from brimful.pretend.report_values import PretendReport
+from brimful.pretend.scripts import written_in
 from brimful.show.pretend import firm_bytes, word_of
 from brimful.show.summary import AS_FAR, Fact
 from brimful.units import format_bytes
@@ -92,7 +93,7 @@ def combined_facts(
     is_kept = report.grows is not None or report.unused_graphs is not None
     if failure is None or not trains or is_kept or not _is_of_steps(report):
         return ()
-    batch = batch_of(recording, _batches(program), by_tensors=True)
+    batch = _batch(program, recording)
     if batch is None:
         return ()
     again = report.already.checkpointed_bytes > 0
@@ -101,7 +102,7 @@ def combined_facts(
         return ()
     size = f"a batch of {found.num}"
     if found.num < batch.given:
-        size += f" in place of {batch.given}"
+        size += f" in place of {_named(batch)}"
     told = f"{' and '.join(found.changes)}, with {size}"
     words = f"with {told}: {format_bytes(found.reserved_bytes)}, by proportion"
     return (Fact("would fit", words),)
@@ -148,8 +149,19 @@ def _proportion(
     """Return how much of its batch a program would fit with; None: it ends in loading."""
     if report.peak_phase == LOAD:
         return None
-    batch: Batch | None = batch_of(recording, _batches(program), by_tensors=True)
+    batch = _batch(program, recording)
     return None if batch is None else proportion_of(recording, batch, _room(report))
+
+
+def _batch(program: Sequence[str], recording: Recording) -> Batch | None:
+    """Return the batch of a program, as an argument says it, its text or its tensors."""
+    written = (each for each in written_in(program[0]) if _says_batch(each[0].lower()))
+    constants = [Argument(name, value) for name, value in written]
+    return batch_of(recording, _batches(program), constants, by_tensors=True)
+
+
+def _named(batch: Batch | Proportion) -> str:
+    return f"{batch.constant} = {batch.given}" if batch.constant else f"{batch.given}"
 
 
 def _about(found: Proportion) -> Fact:
@@ -172,12 +184,11 @@ def _about_rows(found: Proportion) -> str:
     """Say a proportion of a batch that no argument says."""
     least, most = found.least, found.most
     if not most:
-        return f"by proportion not even one of 1 fits, in place of {found.given}"
+        return f"by proportion not even one of 1 fits, in place of {_named(found)}"
     num = f"{least} to {most}" if 0 < least < most else f"{most}"
     tight = "" if found.is_sure else " (TIGHT)"
-    return (
-        f"{'about' if least else 'at most'} {num}{tight} in place of {found.given}, by proportion"
-    )
+    about = "about" if least else "at most"
+    return f"{about} {num}{tight} in place of {_named(found)}, by proportion"
 
 
 def _batches(program: Sequence[str]) -> Iterator[Argument]:
