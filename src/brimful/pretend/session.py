@@ -104,6 +104,19 @@ class Run(contextlib.ContextDecorator):
         self._was_entered = False
         self._earlier_peaks: list[int] = []
 
+    def as_rank(self, rank: int) -> "Run":
+        """Return the GPU of another process of the same world; nothing has run on it."""
+        return Run(
+            self.card,
+            self.kernels,
+            _world(None if self.world is None else self.world.size, rank),
+            self._new_tape,
+            device_spec=self._device,
+            says_cuda=self.says_cuda,
+            assumed=self.assumed,
+            weights_dtype=self.weights_dtype,
+        )
+
     def __enter__(self) -> Self:
         """Make the GPU exist."""
         if self._was_entered:
