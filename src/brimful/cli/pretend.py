@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.pretend.scripts import check_program, launched
     from brimful.process.library_output import quiet_libraries
 
+    quiet_libraries()  # before torchrun's own flags are read, by torch
     typed = args.program[1:] if args.program[:1] == ["--"] else args.program
     script = launched(typed, rank=args.rank)[0]
     check_program(script)
@@ -111,7 +112,6 @@ def run(args: argparse.Namespace) -> int:
         note(f"{launcher} starts {num} processes; this is the one of --rank {args.rank}")
     os.environ.update(environment)
     program = _begun(program, args.largest)
-    quiet_libraries()
     from brimful.allocator.config import parse_settings
     from brimful.report.sparkline import sparkline
 
