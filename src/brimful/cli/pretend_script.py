@@ -156,7 +156,7 @@ def limits_of(args: argparse.Namespace, *, most_steps: int | None = None) -> "Li
     """Return how long a script may run, as the flags say."""
     from brimful.pretend.time_limit import Limits
 
-    return Limits(args.budget, most_steps, is_whole=args.whole)
+    return Limits(args.budget, most_steps, args.whole, args.memory_budget)
 
 
 def ended_by(
