@@ -181,7 +181,8 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     if (known := known_event(done)) is not None:  # its other steps say the same
         recording = until(recording, known)
     mended = run.mended(recording, report.peak_event) if report.without else None
-    sizes = largest_facts(report, program, found, recording)
+    alone = mended is None or found is not None
+    sizes = largest_facts(report, program, found, recording) if alone else ()
     ways = unit_ways(report) or (() if found else combined_facts(report, program, recording))
     without = mended_facts(report, program, mended) if mended else ()
     summary = pretend_summary(report, program, () if found else sizes, ways, without)

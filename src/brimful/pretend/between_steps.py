@@ -13,9 +13,11 @@ from brimful.pretend.report_values import PretendReport, UnusedGraphs
 from brimful.pretend.script_lines import ScriptLine, own_line_of
 from brimful.pretend.unused_graphs import Unused, num_forwards
 
-_UPDATE, _FORWARD = "optimizer", "forward"
+_UPDATE, _FORWARD, _EVALUATION = "optimizer", "forward", "eval"
 _MOST_STEPS = 0.5
 """Of which a pass between some of them is no part."""
+_LEAST_ALIKE = 0.5
+"""Of what an evaluation makes, which has sizes of training's where its batch is as large."""
 
 
 def with_passes(
@@ -33,13 +35,14 @@ def with_passes(
     between = _between_steps(recording, unused.passes)
     failure = report.at_capacity.failure
     event = report.peak_event if failure is None else failure.event
+    phase = phase_of(recording, event)
     return msgspec.structs.replace(
         report,
         unused_graphs=_unused_graphs(recording, unused, places),
         before_evaluation_bytes=before_evaluation(
             recording, failure, settings, report.at_capacity.capacity_bytes, between
         ),
-        is_between_steps=bool(between[phase_of(recording, event)]),
+        is_between_steps=bool(between[phase]) or _has_other_rows(recording, phase),
     )
 
 
@@ -53,6 +56,19 @@ def _between_steps(recording: Recording, passes: NDArray[np.bool_]) -> NDArray[n
     updated = {num for num, each in zip(step.tolist(), words, strict=True) if each[-1] == _UPDATE}
     have = updated & {*step[passes].tolist()}
     return passes if len(have) <= _MOST_STEPS * len(updated) else np.zeros_like(passes)
+
+
+def _has_other_rows(recording: Recording, phase: int) -> bool:
+    """Whether a phase is an evaluation of more or fewer rows than training has in a batch."""
+    if not recording.phases[phase].endswith(_EVALUATION):
+        return False
+    forwards = [i for i, name in enumerate(recording.phases) if name.endswith(_FORWARD)]
+    kinds = np.unique(recording.shape_dtype[np.isin(recording.phase, forwards)])
+    trained = {recording.shapes[kind][0] for kind in kinds.tolist()}
+    made = recording.phase == phase
+    num_bytes = recording.num_bytes[made].astype(np.float64)
+    alike = [recording.shapes[kind][0] in trained for kind in recording.shape_dtype[made].tolist()]
+    return bool(trained) and num_bytes[alike].sum() < _LEAST_ALIKE * num_bytes.sum()
 
 
 def _unused_graphs(

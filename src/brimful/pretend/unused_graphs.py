@@ -64,7 +64,9 @@ def unused_of(
     # have its backward pass yet.
     goes_back = np.append(ends.is_backward, np.zeros(1, dtype=bool))[ended]
     by_others = (graphs & ends.is_whole)[made] & (num_by > 0) & ~goes_back
-    by_others &= _between(ends.is_backward & ~ends.lets_go, made, ended) == 0
+    keeps = ends.is_backward & ~ends.lets_go
+    keeps[-1:] = False  # in which the program was ended
+    by_others &= _between(keeps, made, ended) == 0
     by_others &= ~held | (num_by > ends.most_between)
     is_pass = np.zeros(num, dtype=bool)
     is_pass[made[by_others]] = True
