@@ -8,8 +8,9 @@ import pytest
 from brimful.cli import on_demand
 from brimful.cli.least import least_words, spread_whole, tell_least
 from brimful.cli.resolved import Asked
-from brimful.cost.least import Least, Spread
-from brimful.models.config import find_unread
+from brimful.cost.least import Least, Spread, blocks_away_bytes, least_bytes
+from brimful.models.config import exact_count, find_unread
+from brimful.units import format_bytes
 from samples import TRACED_PHI, make_cluster, make_job, make_strategy
 
 GPT_OSS = ("gpt-oss-20b", "--gpus", "h100-80gb", "--attention", "eager")
@@ -188,6 +189,28 @@ def test_gradients_that_are_dropped_as_they_come_are_not_among_the_least(capsys)
         strategy = make_strategy(optimizer_in_backward=is_early)
         tell_least(Asked(job, cluster, strategy), spread_whole(1))
         assert capsys.readouterr().err.startswith(f"{named} optimizer state take "), is_early
+
+
+@pytest.mark.parametrize(
+    ("offload", "counted"),
+    [
+        ("activations:1", "parameters, gradients and optimizer state"),
+        ("optimizer", "parameters"),
+        ("parameters:1", "parameters"),
+    ],
+)
+def test_what_is_offloaded_is_not_among_the_least(capsys, offload, counted):
+    """An answer of 34.89 GiB stood below 65.71 GiB on each GPU at least."""
+    job, cluster = make_job(), make_cluster("cuda")
+    tell_least(Asked(job, cluster, make_strategy(offload=offload)), spread_whole(1))
+    said = capsys.readouterr().err
+    assert said.startswith(f"{counted} that are not offloaded take ")
+    least = least_bytes(job, exact_count(job.model))
+    away = blocks_away_bytes(job, least, offload)
+    assert (away > 0) == (offload == "parameters:1")
+    beside = 0 if counted == "parameters" else least.gradients + least.optimizer_state
+    kept = least.parameters - away + beside
+    assert f" take {format_bytes(kept)} of " in said
 
 
 @pytest.mark.usefixtures("untraced")

@@ -537,7 +537,17 @@ def test_a_bound_of_bytes_knows_the_stages_of_a_pipeline():
     assert each.parameters == -(-least.parameters // 4)
     assert each.gradients == -(-least.gradients // 4)
     assert each.optimizer_state == -(-least.optimizer_state // 16)
-    flags = ["qwen3-32b", "--gpus", "2x8xh100-80gb", "--precision", "bf16", "--pp", "4", "--zero", "1"]
+    flags = [
+        "qwen3-32b",
+        "--gpus",
+        "2x8xh100-80gb",
+        "--precision",
+        "bf16",
+        "--pp",
+        "4",
+        "--zero",
+        "1",
+    ]
     args = parser_of("estimate").parse_args(flags)
     known = bound.bounded_of(args, load_model("qwen3-32b"), 1000)
     assert known.spread == spread

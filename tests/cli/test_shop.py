@@ -331,6 +331,25 @@ def test_two_kinds_that_are_owned_are_compared_before_what_is_rented(capsys):
     assert "brimful plan tinyllama-1.1b --gpus rtx-4090 with" in told
 
 
+@pytest.mark.parametrize(
+    ("buy", "subject", "taken"),
+    [
+        ("90000usd", r"the cheapest is to rent (\S+)", r"to rent (\S+):"),
+        ("1usd", r"the cheapest is yours, (\S+)", r"yours (rtx-[34]090): [^;]*less than to rent"),
+    ],
+)
+def test_to_buy_one_or_another_or_to_rent_is_decided_by_what_they_cost(capsys, buy, subject, taken):
+    """It began with what is owned, though renting was cheaper by its own numbers."""
+    ask = "shop tinyllama-1.1b --tokens 10M --kinds rtx-3090 --own rtx-3090,rtx-4090 --seq-len 1024"
+    terms = f"--buy {buy} --years 3 --hours-per-month 100 --electricity 0.41usd/kWh"
+    assert main([*ask.split(), *terms.split(), "--global-batch", "8"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    gpus = re.search(subject, told).group(1)
+    assert gpus in re.findall(taken, told)
+    assert f"--gpus {gpus} with the same job" in told
+    assert told.count(" yours rtx-") == 2
+
+
 def test_what_is_owned_and_does_not_fit_is_said(capsys):
     ask = "shop tinyllama-1.1b --tokens 10M --kinds rtx-4090 --own rtx-3060 --seq-len 1024"
     main([*ask.split(), "--global-batch", "8"])

@@ -1,5 +1,7 @@
 """Accelerate's YAML read back into flags."""
 
+import json
+
 import pytest
 import yaml
 
@@ -71,9 +73,19 @@ def test_deepspeeds_plugin_is_read(tmp_path):
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "steps_per_print": 1}')
     content["deepspeed_config"] = {"deepspeed_config_file": "ds.json"}
     taken, found = read(tmp_path, content)
-    assert taken["zero"] == 2
+    assert (taken["zero"], taken["precision"]) == (2, "fp32")
     assert "steps_per_print=1" in found.unread
     assert dict(found.known)["distributed_type"] is str  # its own keys can be changed
+
+
+@pytest.mark.parametrize("own", [{"zero_stage": 3}, {"deepspeed_config_file": "ds.json"}])
+def test_mixed_precision_beside_deepspeed_is_its_own(tmp_path, own):
+    """Accelerate turns DeepSpeed's section on: masters, no autocast."""
+    content = {"distributed_type": "DEEPSPEED", "mixed_precision": "bf16", "deepspeed_config": own}
+    settings = {"zero_optimization": {"stage": 3}}
+    for section in ({}, {"bf16": {"enabled": "auto"}}):
+        (tmp_path / "ds.json").write_text(json.dumps({**settings, **section}))
+        assert read(tmp_path, content)[0]["precision"] == "bf16-master"
 
 
 def test_micro_batches_that_are_added_up_are_the_batch(tmp_path):

@@ -235,7 +235,7 @@ def test_deepspeeds_json_beside_it_is_read_too(tmp_path, base):
     inner.mkdir(parents=True)
     for folder in (tmp_path, inner):
         taken, _ = read(folder, {**base, "deepspeed": "zero3.json"})
-        assert (taken["zero"], taken["precision"]) == (3, "bf16-mixed")
+        assert (taken["zero"], taken["precision"]) == (3, "bf16-master")
 
 
 @pytest.mark.parametrize(

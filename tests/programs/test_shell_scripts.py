@@ -5,7 +5,7 @@ import pytest
 from brimful.cli.main import main
 from brimful.errors import InputError
 from brimful.programs.settings import read_script
-from brimful.programs.shell_scripts import started
+from brimful.programs.shell_scripts import Call, call_of, started
 
 SLURM = r"""#!/bin/bash
 #SBATCH --nodes=2
@@ -57,7 +57,7 @@ def script(tmp_path, text):
 
 
 def test_variables_lists_and_continued_lines_make_one_command_line(tmp_path):
-    found = read_script(script(tmp_path, SLURM))
+    found = read_script(Call(script(tmp_path, SLURM), {}, {}))
     assert found.line == LINE
     assert found.notes == tuple(
         f"{each} is left out: not known here"
@@ -69,7 +69,7 @@ def test_variables_lists_and_continued_lines_make_one_command_line(tmp_path):
 
 
 def test_of_several_programs_the_first_is_read_and_said(tmp_path):
-    found = read_script(script(tmp_path, SWIFT))
+    found = read_script(Call(script(tmp_path, SWIFT), {}, {}))
     assert found.line.startswith("CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift sft --model Qwen")
     assert found.line.endswith("--max_length 512")
     assert found.notes == ("train.sh starts 3 programs, of which the first is read",)
@@ -91,20 +91,42 @@ def test_of_several_programs_the_first_is_read_and_said(tmp_path):
     ],
 )
 def test_words_are_expanded_as_a_shell_does(tmp_path, text, said):
-    found = started(script(tmp_path, text), lambda line: "echo" in line)
+    found = started(Call(script(tmp_path, text), {}, {}), lambda line: "echo" in line)
     assert found.line.startswith(said)
 
 
 def test_what_is_left_out_is_said_as_it_stands_there(tmp_path):
-    found = started(script(tmp_path, "echo --at=$HERE:29500 --in a/$B"), bool)
+    found = started(Call(script(tmp_path, "echo --at=$HERE:29500 --in a/$B"), {}, {}), bool)
     assert found.notes == (
         "--at=$HERE:29500 is left out: not known here", "$B is left out: not known here",
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("before", "behind", "said"),
+    [
+        ("", "", "N=4 echo 4 8"),
+        ("TP=2 bash ", "", "TP=2 N=2 echo 2 8"),
+        ("env TP=2 N=9 sbatch --nodes=2 ", "16 'a b'", "TP=2 N=2 echo 2 16 a b 16 'a b'"),
+    ],
+)
+def test_what_a_script_is_started_with_is_its_own(tmp_path, before, behind, said):
+    """Variables before it, and what stands behind it, as on the line that starts it."""
+    text = 'export N=${TP:-4}\necho $N ${1:-8} $2 "$@"'
+    call = call_of(f"{before}{script(tmp_path, text)} {behind}".strip())
+    found = started(call, lambda line: "echo" in line)
+    assert found.line == said
+    assert not any("@" in note for note in found.notes) or not before
+
+
+@pytest.mark.parametrize("text", ["python train.py --lr 1", "bash 'x.sh", "bash no.sh", "bash"])
+def test_what_starts_no_script_is_none(text):
+    assert call_of(text) is None
+
+
 def test_a_script_that_trains_nothing_known_is_refused(tmp_path):
     with pytest.raises(InputError, match="starts no program that trains"):
-        read_script(script(tmp_path, "pip install swift\nls"))
+        read_script(Call(script(tmp_path, "pip install swift\nls"), {}, {}))
 
 
 def test_a_script_is_planned_as_what_it_starts(tmp_path, capsys):

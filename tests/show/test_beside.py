@@ -3,14 +3,17 @@
 import json
 import re
 
+import msgspec
 import pytest
 
-from brimful.cli.main import main
+from brimful.cli import resolved
+from brimful.cli.main import main, parse
 from brimful.cost.estimate import estimate
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.rules.subject import plain_strategy
-from brimful.show.beside import Known, against_facts
+from brimful.show.beside import Known, against_facts, on_host
+from brimful.units import GIB
 from samples import make_job
 
 
@@ -50,3 +53,14 @@ def test_another_recipe_that_does_not_fit_with_the_same_settings_is_said_to_be_t
     (told,) = against_facts(job, cluster, strategy, known)
     assert known.fits
     assert re.match(r"bf16-mixed: [\d.]+ GiB more, too much with these settings", told.text)
+
+
+def test_a_host_is_told_as_training_needs_it_beside_what_it_has():
+    """What saving takes more was counted, and a change would fit whose host was too small."""
+    ask = ["llama-3.2-3b", "--gpus", "4xrtx-a6000", "--host-memory", "72GiB", "--seq-len", "512"]
+    args = parse("estimate", [*ask, "--precision", "bf16-master", "--zero", "3"])
+    cluster = resolved.cluster_from(args)
+    strategy = msgspec.structs.replace(plain_strategy(1), zero=3, dp_shard=4, offload="optimizer")
+    made = estimate(resolved.job_from(args), cluster, strategy)
+    assert on_host(made, strategy) == ", 57.98 GiB of 72.00 GiB on the host"
+    assert made.host.predicted_host_bytes.high > 72 * GIB

@@ -125,14 +125,10 @@ def _fitting(asked: _Asked, *, is_tight: bool) -> Iterator[FileChange]:
 
     ``is_tight``: whether it may fit as it is: then what may fit too is no better.
     """
-    from brimful.search.ways_out import has_room
-
     for typed, price, job in _allowed(asked.plan.job):
         if not asked.budget.left_s:
             return
-        if not has_room(job, asked.plan.cluster):
-            continue
-        freed = _freed(asked, typed, fuses=True)
+        freed = _with_room(asked, typed, job)
         if freed is None:
             continue
         changed = _changed(asked, freed, typed, price=price)
@@ -158,12 +154,10 @@ def _with_batch(asked: _Asked, smaller: FileChange) -> Iterator[FileChange]:
 
 def _keeping_batch(asked: _Asked) -> Iterator[FileChange]:
     """Yield what fits with as many texts at once, and what its owner could allow for that."""
-    from brimful.search.ways_out import has_room
-
     for typed, price, job in _allowed(asked.plan.job):
         if not asked.budget.left_s or "seq_len" in typed:
             return
-        freed = _freed(asked, typed, fuses=True) if has_room(job, asked.plan.cluster) else None
+        freed = _with_room(asked, typed, job)
         if freed is None:
             continue
         freed.micro_batch = asked.plan.strategy.micro_batch
@@ -224,6 +218,18 @@ def _freed(
     except (InputError, UnsupportedError):
         return None
     return new
+
+
+def _with_room(asked: _Asked, typed: Mapping[str, Any], job: "Job") -> argparse.Namespace | None:
+    """Return ``_freed`` where what stays on the devices has room, with what may be on the host."""
+    from brimful.search.ways_out import has_room
+    from brimful.techniques.offload import NONE
+
+    freed = _freed(asked, typed, fuses=True)
+    if freed is None:
+        return None
+    stays = getattr(freed, "offload", None) == NONE
+    return freed if has_room(job, asked.plan.cluster, with_optimizer=stays) else None
 
 
 def _searched(args: argparse.Namespace, budget: Budget) -> "Solution | None":

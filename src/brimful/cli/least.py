@@ -13,7 +13,14 @@ from brimful.cli import defaults, resolved
 from brimful.cli.output import DOES_NOT_FIT, show_facts, show_summary
 from brimful.cli.usual import attention_from
 from brimful.cost.estimate import tensor_limit_bytes
-from brimful.cost.least import Least, Spread, least_bytes, least_flops_per_token, least_on_device
+from brimful.cost.least import (
+    Least,
+    Spread,
+    blocks_away_bytes,
+    least_bytes,
+    least_flops_per_token,
+    least_on_device,
+)
 from brimful.errors import BrimfulError
 from brimful.hardware.cluster import matrix_rate
 from brimful.hardware.datasheets import has_one_memory
@@ -23,6 +30,7 @@ from brimful.models.mixtures import has_stacks
 from brimful.models.traced import find_built
 from brimful.show.terminal import is_speed_hidden
 from brimful.techniques.offload import NONE as NO_OFFLOAD
+from brimful.techniques.offload import away_in
 from brimful.text.terminal import say
 from brimful.units import format_bytes, format_count, format_days, format_money
 from brimful.values.job import QUANTIZED
@@ -73,7 +81,11 @@ def tell_least(asked: resolved.Asked, spread: Spread | None) -> None:
     job, cluster, strategy = asked
     least = least_of(job, is_early=strategy.optimizer_in_backward)
     if least is not None and spread is not None:
-        say(least_words(least, spread, tensor_limit_bytes(cluster)), file=sys.stderr, flush=True)
+        limit, is_kept = tensor_limit_bytes(cluster), strategy.offload != NO_OFFLOAD
+        if is_kept:
+            spread = _with_away(job, least, strategy, spread)
+        words = least_words(least, spread, limit, is_kept=is_kept)
+        say(words, file=sys.stderr, flush=True)
     if not is_speed_hidden() and (words := fastest_words(asked)):
         say(words, file=sys.stderr, flush=True)
 
@@ -98,14 +110,29 @@ def fastest_words(asked: resolved.Asked) -> str:
     )
 
 
-def least_words(least: Least, spread: Spread, limit_bytes: int) -> str:
+def _with_away(job: "Job", least: Least, strategy: Strategy, spread: Spread) -> Spread:
+    """Return how states are spread of which a strategy keeps some on the host."""
+    away = away_in(job, strategy.offload, updates_early=strategy.optimizer_in_backward)
+    return spread._replace(
+        is_offloaded=away.optimizer,
+        parameters_away=blocks_away_bytes(job, least, strategy.offload),
+    )
+
+
+def least_words(least: Least, spread: Spread, limit_bytes: int, *, is_kept: bool = False) -> str:
     """Say what each GPU holds at least, on the GPU and with as much as may be on the host.
 
     ``least``: what there is at least, of all devices together. ``spread``: how evenly it is spread,
-    and whether some of it may be on the host.
+    and whether some of it may be on the host. ``is_kept``: whether that was asked for.
     """
-    each = least_on_device(least, spread._replace(is_offloaded=False)).total
     where = "on each GPU" if spread.num_devices > 1 else "on the GPU"
+    if is_kept:
+        here = least_on_device(least, spread)
+        return (
+            f"{_counted(here)} that are not offloaded take {format_bytes(here.total)} of "
+            f"{format_bytes(limit_bytes)} {where} at least; activations come on top"
+        )
+    each = least_on_device(least, spread._replace(is_offloaded=False)).total
     words = (
         f"{_counted(least)} take {format_bytes(each)} of {format_bytes(limit_bytes)} {where} at "
         f"least"
@@ -123,7 +150,7 @@ def _counted(least: Least) -> str:
         "gradients": least.gradients,
         "optimizer state": least.optimizer_state,
     }
-    *others, last = [name for name, size in named.items() if size]
+    *others, last = [name for name, size in named.items() if size] or ["parameters"]
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -57,13 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def as_started(text: str) -> str:
     """Return the command line that a script of a shell starts; any other text as it is."""
-    from brimful.programs.shell_scripts import is_shell_script
+    from brimful.programs.shell_scripts import call_of
 
-    if not is_shell_script(text):
+    if (call := call_of(text)) is None:
         return text
     from brimful.programs.settings import read_script
 
-    found = read_script(Path(text))
+    found = read_script(call)
     line = textwrap.shorten(found.line, _MOST_LETTERS, placeholder=" ...")
     for words in (f"{text} is read as what it starts: {line}", *found.notes):
         parsing.note_once(words)

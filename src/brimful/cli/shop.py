@@ -136,8 +136,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
-    from brimful.search.shop.own import cheapest_owned
-    from brimful.show.shop import compared_first, shop_summary, unpriced_facts
+    from brimful.search.shop.own import cheapest_of
+    from brimful.show.shop import leading, shop_summary, unpriced_facts
     from brimful.show.summary import Fact
     from brimful.units import shown_in
 
@@ -146,8 +146,8 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         summary = shop_summary(*asked, shopped.owned)
     taken = None if shopped.choice is None else shopped.choice.best
     if taken is not None:
-        own = cheapest_owned(shopped.found.owned, shopped.owned, shopped.limits, taken)
-        taken = own or compared_first(shopped.found.owned) or taken
+        cheapest = cheapest_of(shopped.found.owned, shopped.owned, shopped.limits, taken)
+        taken = leading(shopped.found.owned, cheapest) or taken
     there = argparse.Namespace(**{**vars(args), "gpus": taken.gpus if taken else None})
     with shown_in(args.currency):
         is_own = taken is not None and is_own_price(shopped.prices, taken.kind)

@@ -11,8 +11,8 @@ from brimful.cost.copied import copied_seconds
 from brimful.cost.deepspeed_engine import engine_memory
 from brimful.cost.efficiency import size_of
 from brimful.cost.eval_phase import other_phases, resting_phases
-from brimful.cost.exchange import exchange_seconds, sent_of
-from brimful.cost.expert_exchange import experts_seconds
+from brimful.cost.exchange import sent_of
+from brimful.cost.expert_exchange import exchange_waits_s
 from brimful.cost.family import Family, family_micro_batches, family_of
 from brimful.cost.formula import check_formula, missing_formula
 from brimful.cost.host import host_memory
@@ -133,12 +133,9 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, computed: _Computed) ->
     alone = step_seconds(
         stepped, replace(job, precision=computed.products), device, size, computed.scores
     )
-    sent = sent_of(job, family)
-    each = exchange_seconds(job, family, cluster, sent) + experts_seconds(
-        job, family, cluster, sent
-    )
     times = family_micro_batches(job, family)
-    waited = times * each + _offloaded(job, profile, family, cluster, alone)
+    waits = exchange_waits_s(job, family, cluster, sent_of(job, family))
+    waited = times * waits + _offloaded(job, profile, family, cluster, alone)
     traffic = traffic_of(job, family, cluster)
     moving_s = _paging(job, cluster, strategy, phases)
     seconds = _step_time(alone and with_traffic(alone, traffic, waited, times), moving_s)

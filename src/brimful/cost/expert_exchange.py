@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from brimful.cost.exchange import Message, Sent, waited_seconds
+from brimful.cost.exchange import Message, Sent, exchange_seconds, waited_seconds
 from brimful.cost.family import Family
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shards import computed_bytes
@@ -52,3 +52,12 @@ def experts_seconds(job: Job, family: Family, cluster: Cluster, sent: Sent) -> A
     links; NaN where one is unknown.
     """
     return waited_seconds(expert_messages(job, sent), family.ep, cluster, sent)
+
+
+def exchange_waits_s(job: Job, family: Family, cluster: Cluster, sent: Sent) -> Array:
+    """Return the seconds that a micro-batch waits for other devices between its operations.
+
+    Of tensor parallel and of parted experts; see ``experts_seconds``.
+    """
+    asked = job, family, cluster, sent
+    return exchange_seconds(*asked) + experts_seconds(*asked)

@@ -12,6 +12,7 @@ from typing import Any
 from brimful.errors import InputError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.read_deepspeed import read_deepspeed
+from brimful.export.trainer_leaves import as_engine_runs
 from brimful.values.strategy import FLAT_FSDP
 
 _FSDP, _DEEPSPEED, _DEGREES = "fsdp_config", "deepspeed_config", "parallelism_config"
@@ -53,9 +54,11 @@ def read_accelerate(
         if name is not None:
             own = path.parent / name
             beside = read_deepspeed(own, num_devices=num_devices, num_layers=num_layers)
-            said = {each.flag for each in beside.taken}
+            said = {each.flag for each in beside.taken} - {"precision"}
             leaves.taken = [each for each in leaves.taken if each.flag not in said]
+            as_engine_runs(leaves, beside)
             return leaves.read().joined(beside)
+        as_engine_runs(leaves, None)
         _deepspeed(leaves, num_devices)
     elif num_devices > 1 and kind.startswith("MULTI"):
         leaves.say("zero", 0, "distributed_type")

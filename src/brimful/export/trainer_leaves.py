@@ -44,6 +44,8 @@ _NUMBERS = {
     "max_grad_norm": "clip",
 }
 DEEPSPEED = "deepspeed"
+_AS_DEEPSPEED = {"bf16-mixed": "bf16-master", "fp16-mixed": "fp16-master"}
+"""Recipes of a program that hands them to DeepSpeed."""
 _ENABLED = ".enabled"
 """How the key ends by which DeepSpeed's JSON says a recipe."""
 
@@ -230,9 +232,28 @@ def with_deepspeed(leaves: Leaves, *, num_devices: int, num_layers: int) -> Read
     away = [one.value for read in (other, leaves) for one in read.taken if one.flag == "offload"]
     if len(away) > 1:  # what backward needs, beside what the engine keeps
         leaves.say_kept(tuple(each for each in away if each != "none"), DEEPSPEED)
-    if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in other.taken):
-        leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
+    as_engine_runs(leaves, other)
     return leaves.read().joined(other, DEEPSPEED)
+
+
+def as_engine_runs(leaves: Leaves, other: Read | None) -> None:
+    """Make a file's recipe the one that DeepSpeed runs: its own, not autocast.
+
+    Where DeepSpeed's settings leave it open or have no section of it, who starts the engine turns
+    its section on (``set_mixed_precision`` of accelerate, ``fill_match`` of transformers): 16-bit
+    parameters beside masters in fp32.
+
+    ``other``: DeepSpeed's settings; None: they stand in the file itself.
+    """
+    settings = () if other is None else other.taken
+    if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in settings):
+        leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
+    leaves.taken = [
+        msgspec.structs.replace(each, value=_AS_DEEPSPEED.get(each.value, each.value))
+        if each.flag == "precision"
+        else each
+        for each in leaves.taken
+    ]
 
 
 def _beside_frozen(leaves: Leaves, other: Read) -> Read:

@@ -23,7 +23,7 @@ from brimful.programs.arguments import read_arguments
 from brimful.programs.base import Command
 from brimful.programs.launcher_settings import with_launcher
 from brimful.programs.reading import is_program, program_reader, read_command
-from brimful.programs.shell_scripts import Started, started
+from brimful.programs.shell_scripts import Call, Started, started
 from brimful.text.escaping import yaml_text
 
 
@@ -57,17 +57,17 @@ def has_settings(text: str) -> bool:
     return bool(script_of(text)) and trainer_scripts.is_of_trainer(read_command(text))
 
 
-def read_script(path: Path) -> Started:
+def read_script(call: Call) -> Started:
     """Return the command line that a script of a shell starts.
 
     Raises InputError: it starts none that is known. Raises FileFormatError: it is no text.
     """
     for is_known in (_is_read, lambda line: bool(script_of(line))):
-        if (found := started(path, is_known)).line:
+        if (found := started(call, is_known)).line:
             return found
     raise InputError(
-        f"{path} starts no program that trains, as far as it is read without a shell; give the "
-        f"command line itself: --from 'swift sft --model ...'"
+        f"{call.path} starts no program that trains, as far as it is read without a shell; give "
+        f"the command line itself: --from 'swift sft --model ...'"
     )
 
 

@@ -7,7 +7,8 @@ through as if each of their commands ran once.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ ENDINGS = frozenset({".sh", ".bash", ".zsh", ".slurm", ".sbatch"})
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNED = re.compile(rf"({_NAME})(\+?)=")
 _PLAIN = re.compile(rf"({_NAME})|[0-9@*#?$!]")
-_BRACED = re.compile(rf"({_NAME})(\[[@*]\])?(:?-(.*))?", re.DOTALL)
+_BRACED = re.compile(rf"({_NAME}|[1-9@*])(\[[@*]\])?(:?-(.*))?", re.DOTALL)
 _OPERATORS = frozenset("\n;&|()<>")
 _ENDS = frozenset({"\n", ";", "&", "|"})
 _BETWEEN = _OPERATORS | {" ", "\t"}
@@ -39,6 +40,22 @@ _RUNNERS = {"srun": 1, "mpirun": 1, "stdbuf": 1, "uv": 2, "poetry": 2, "pipenv":
 """What starts a command that stands behind flags of its own, each with the words of it."""
 _OF_RUNNERS = frozenset("-0123456789")
 """How their flags begin, and the numbers behind these (``-np 8``)."""
+_SHELLS = frozenset({".", "bash", "dash", "ksh", "sbatch", "sh", "source", "zsh"})
+"""What a script is handed to."""
+
+
+class Call(NamedTuple):
+    """How a script is started.
+
+    Attributes:
+        path: Of the script.
+        variables: Of its environment, and what it is given, by number and as ``@`` and ``*``.
+        exported: Of its environment alone, which its commands find in theirs.
+    """
+
+    path: Path
+    variables: Mapping[str, tuple[str, ...]]
+    exported: Mapping[str, str]
 
 
 class Started(NamedTuple):
@@ -53,23 +70,52 @@ class Started(NamedTuple):
     notes: tuple[str, ...]
 
 
-def is_shell_script(text: str) -> bool:
+def call_of(text: str) -> Call | None:
+    """Return how a text starts a script of a shell that is there; None: it starts none.
+
+    ``text``: the script's path, or a command line (``TP=2 bash train.sh 8``).
+    """
+    if _is_script(text):
+        return Call(Path(text), {}, {})
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None
+    exported = dict[str, str]()
+    while words and not _is_script(words[0]):
+        word = words.pop(0)
+        if _ASSIGNED.match(word):
+            name, _, exported[name] = word.partition("=")
+        elif word not in _SHELLS | _STARTERS and not word.startswith("-"):
+            return None
+    if not words:
+        return None
+    script, *given = words
+    numbered = {str(place): (each,) for place, each in enumerate(given, 1)}
+    variables = {name: (value,) for name, value in exported.items()}
+    whole = {"@": tuple(given), "*": tuple(given)}
+    return Call(Path(script), {**variables, **numbered, **whole}, exported)
+
+
+def _is_script(text: str) -> bool:
     """Whether a text names a script of a shell, which is there."""
     path = Path(text)
     return path.suffix in ENDINGS and path.is_file()
 
 
-def started(path: Path, is_known: Callable[[str], bool]) -> Started:
+def started(call: Call, is_known: Callable[[str], bool]) -> Started:
     """Return the command line of a program that a script starts.
 
     ``is_known``: whether a command line is one of a program that is read here. Raises
     FileFormatError: it is no text.
     """
+    path = call.path
     try:
         text = read_whole(path).decode("utf-8").replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{path} is no script in UTF-8; give its command line") from error
-    shell = _Shell(_MARKS.sub("", _COMMENTED.sub(r"\1", text).replace("\\\n", " ")))
+    text = _MARKS.sub("", _COMMENTED.sub(r"\1", text).replace("\\\n", " "))
+    shell = _Shell(text, call.variables, call.exported)
     every = [each for each in shell.commands() if each.line and is_known(each.line)]
     if not every:
         return Started("", ())
@@ -84,10 +130,14 @@ class _Shell:
     What nobody says here stands in words as a mark with its number in ``_unknown``.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self,
+        text: str,
+        variables: Mapping[str, tuple[str, ...]],
+        exported: Mapping[str, str],
+    ) -> None:
         self._text, self._at = text, 0
-        self._variables: dict[str, tuple[str, ...]] = {}
-        self._exported: dict[str, str] = {}
+        self._variables, self._exported = {**variables}, {**exported}
         self._unknown: list[str] = []
 
     def commands(self) -> Iterator[Started]:
@@ -210,10 +260,11 @@ class _Shell:
                 words[-1] += self._text[self._at + 1 : end]
                 self._at, is_there = end + 1, True
             elif letter == '"':
-                quoted = self._quoted()
+                start, quoted = self._at, self._quoted()
                 words[-1] += quoted[0]
                 words += quoted[1:]
-                is_there = True
+                is_all = self._text[start + 1 : self._at - 1] in _GIVEN  # which may be nothing
+                is_there = is_there or not is_all or quoted != [""]
             elif letter in "$`":
                 first, *others = " ".join(self._expanded()).split() or [""]
                 words[-1] += first
@@ -258,8 +309,8 @@ class _Shell:
                     return self._of_text(inner[4])
         elif found := _PLAIN.match(text, start + 1):
             self._at = found.end()
-            if found[1] in self._variables:
-                return self._variables[found[1]]
+            if found[0] in self._variables:
+                return self._variables[found[0]]
         else:
             self._at += 1
             return ("$",)
@@ -268,8 +319,8 @@ class _Shell:
 
     def _of_text(self, text: str) -> tuple[str, ...]:
         """Return what a text says that stands for a variable that is not set."""
-        inner = _Shell('"' + text.strip('"') + '"')
-        inner._variables, inner._unknown = self._variables, self._unknown
+        inner = _Shell('"' + text.strip('"') + '"', self._variables, {})
+        inner._unknown = self._unknown
         return tuple(inner._quoted())
 
 

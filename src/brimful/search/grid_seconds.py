@@ -7,8 +7,8 @@ import numpy as np
 from brimful.cost.attending import scores_of
 from brimful.cost.copied import copied_seconds
 from brimful.cost.efficiency import size_of
-from brimful.cost.exchange import Sent, exchange_seconds, sent_of
-from brimful.cost.expert_exchange import experts_seconds
+from brimful.cost.exchange import Sent, sent_of
+from brimful.cost.expert_exchange import exchange_waits_s
 from brimful.cost.family import (
     family_micro_batches,
 )
@@ -85,8 +85,8 @@ def _waited(search: Search, grid: Grid) -> Array:
     one = grid.batches[0]
     key = (one.gathers, *_sizes_of(grid))
     if key not in search.waits:
-        asked = search.job, one, search.cluster, _sent(search.job, grid)
-        search.waits[key] = exchange_seconds(*asked) + experts_seconds(*asked)
+        sent = _sent(search.job, grid)
+        search.waits[key] = exchange_waits_s(search.job, one, search.cluster, sent)
     return search.waits[key]
 
 

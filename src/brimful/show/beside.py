@@ -280,11 +280,15 @@ def _peak(made: Estimate) -> int:
 
 
 def on_host(made: Estimate, strategy: Strategy) -> str:
-    """Say what a node's host holds at most where something is kept there; else nothing."""
+    """Say what training takes of a node's host where something is kept there; else nothing.
+
+    By which it is told whether that has room: what saving takes more, other programs do not.
+    """
     host = made.host
     if host is None or strategy.offload == NO_OFFLOAD:
         return ""
-    return f", {format_bytes(round(host.predicted_host_bytes.high))} on the host"
+    has = f" of {format_bytes(host.usable_bytes)}" if host.usable_bytes else ""
+    return f", {format_bytes(host.predicted_training_bytes)}{has} on the host"
 
 
 def _rate(job: Job, made: Estimate) -> str:

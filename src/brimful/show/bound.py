@@ -67,10 +67,9 @@ def _shared(spread: Spread) -> str:
     if spread.num_devices == 1:
         return ""
     states = (spread.parameters, spread.gradients, spread.optimizer_state)
-    is_sharded = tuple(each > spread.cut for each in states)
-    stage = {(True, True, True): 3, (False, True, True): 2, (False, False, True): 1}.get(is_sharded)
+    stage = sum(each > spread.cut for each in states)  # each stage of ZeRO shards one more
     cut = f", cut over {spread.cut} GPUs" if spread.cut > 1 else ""
-    if stage is not None:
+    if stage:
         return f"{cut}, sharded as by ZeRO-{stage}"
     return cut or ", whole on each"
 

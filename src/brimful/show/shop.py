@@ -7,7 +7,7 @@ from brimful.cost.money import HOUR_S
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.names import split_counts
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
-from brimful.search.shop.own import Ownership, cheapest_owned
+from brimful.search.shop.own import Cheapest, Ownership, cheapest_of
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
 from brimful.show.settings import differing_words, settings_words
@@ -41,19 +41,19 @@ def shop_summary(
     means, of each of ``found.owned``.
     """
     tokens = format_count(job.num_steps * job.tokens_per_step)
-    is_compared = bool(_compared(found.owned)) and choice is not None
-    asked = asked_words(limits, choice.best if choice else None)
-    subject = f"{job_words(job)}, {tokens} tokens: {'yours' if is_compared else asked}"
+    asked = f"{job_words(job)}, {tokens} tokens: "
     if choice is None:
         nothing = "no number of any GPU that has a price fits this job in a known time"
+        subject = asked + asked_words(limits, None)
         return Summary("NO", subject, None, (Fact("take", nothing),))
     best = choice.best
-    own = cheapest_owned(found.owned, owned, limits, best)
+    cheapest = cheapest_of(found.owned, owned, limits, best)
     compared = _compared(found.owned)
-    leads = own or (compared[0] if compared else None)
+    leads = leading(found.owned, cheapest)
+    subject = asked + _decided_words(compared, cheapest, limits, best)
     rented = (
-        Fact("to rent" if leads else "take" if choice.meets else "nearest",
-             f"{_told(best)}{_range(best)}"),
+        Fact("to rent" if leads or compared else "take" if choice.meets else "nearest",
+             f"{_told(best)}{_range(best)}", _shortly(best) if leads or compared else ""),
         *_machines(best),
         *_fastest(found, limits, best),
         *_why(limits, best),
@@ -65,7 +65,7 @@ def shop_summary(
     pairs = list(zip(found.owned, owned, strict=True))
     pairs.sort(key=lambda pair: compared.index(pair[0]) if compared else 0)
     yours = [_yours(each, best, one) for each, one in pairs]
-    if len(yours) == 1:
+    if len(yours) == 1 and not found.unfit:  # whose length leaves no other out
         yours = [Fact(each.label, each.text) for each in yours]
     told = {best.gpus, *(each.gpus for each in _fastest_of(found, limits, best))}
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
@@ -86,10 +86,25 @@ def shop_summary(
     return Summary(None if choice.meets or leads else "NO", subject, None, facts)
 
 
-def compared_first(owned: Sequence[Option]) -> Option | None:
-    """Return the fastest of several kinds that somebody has or would buy; None: there is one."""
-    compared = _compared(owned)
-    return compared[0] if compared else None
+def leading(owned: Sequence[Option], cheapest: Cheapest) -> Option | None:
+    """Return what of one's own an answer begins with; None: with what is rented.
+
+    That is the cheapest of all, or the fastest of several kinds where nobody knows what is cheaper.
+    """
+    compared = [] if cheapest.is_rented else _compared(owned)
+    return cheapest.owned or (compared[0] if compared else None)
+
+
+def _decided_words(
+    compared: Sequence[Option], cheapest: Cheapest, limits: Limits, best: Option
+) -> str:
+    """Say which is the cheapest where somebody asks between kinds and renting; else what was."""
+    asked = asked_words(limits, best)
+    if not compared:
+        return asked
+    if cheapest.owned:
+        return f"{asked} is yours, {cheapest.owned.gpus}"
+    return f"{asked} is to rent {best.gpus}" if cheapest.is_rented else "yours"
 
 
 def _compared(owned: Sequence[Option]) -> list[Option]:
@@ -310,6 +325,14 @@ def _range(option: Option) -> str:
     days, usd = option.predicted_days_band, option.predicted_usd_band
     cost = "" if usd is None else f", {format_money(usd.low)} to {format_money(usd.high)}"
     return f" (range {format_days(days.low)} to {format_days(days.high)}{cost})"
+
+
+def _shortly(option: Option) -> str:
+    """Say a choice in a line, beside others: how far off it may be is said by its dollars."""
+    usd = option.predicted_usd_band
+    return found_words(option) + (
+        "" if usd is None else f" (range {format_money(usd.low)} to {format_money(usd.high)})"
+    )
 
 
 def _over(choice: Choice) -> tuple[Fact, ...]:

@@ -34,7 +34,9 @@ YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
-LASTING = frozenset({"run", "limits", "at most", "yours", "risk", "safer", "within", "grows"})
+LASTING = frozenset(
+    {"run", "limits", "at most", "take", "yours", "to rent", "risk", "safer", "within", "grows"}
+)
 """What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()

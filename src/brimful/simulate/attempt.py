@@ -15,6 +15,8 @@ from brimful.cost.attending import scores_on_tape
 from brimful.cost.copied import Copied, copied_seconds
 from brimful.cost.efficiency import size_of
 from brimful.cost.estimate import tensor_limit_bytes
+from brimful.cost.exchange import sent_of
+from brimful.cost.expert_exchange import exchange_waits_s
 from brimful.cost.family import family_of
 from brimful.cost.managed import away_bytes, paging_seconds
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
@@ -37,6 +39,9 @@ from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _STEP = f"step {NUM_STEPS}"
 _UPDATE = f"{_STEP} optimizer"
+_MOVES_NOTHING = ("aten.empty", "aten.new_empty", "c10d.")
+"""Beginnings of the names of operations that only allocate, and of what is sent over links, whose
+seconds are by formula: neither reads or writes what a kernel would."""
 
 
 class Attempt(NamedTuple):
@@ -153,12 +158,14 @@ def seconds_of_step(
     device = cluster.device
     flops = attention_flops(recorded[0])
     scores = scores_on_tape(flops, job, strategy.attention)
-    parts = step_seconds(work, job, device, size_of(job, strategy.micro_batch), scores)
+    size = size_of(job, strategy.micro_batch, tp=strategy.tp)
+    parts = step_seconds(work, job, device, size, scores)
     if parts is None:
         return None
     if world_size(strategy) > 1:
-        beside = traffic_of(job, family_of(job, strategy), cluster)
-        parts = with_traffic(parts, beside, np.zeros(1), num)
+        family = family_of(job, strategy)
+        waits = exchange_waits_s(job, family, cluster, sent_of(job, family))
+        parts = with_traffic(parts, traffic_of(job, family, cluster), num * waits, num)
     busy_s = float(sum(part[0] for part in parts))
     if np.isnan(busy_s):  # what a link takes is unknown
         return None
@@ -175,14 +182,12 @@ def _paged_away(cluster: Cluster, host: HostPeak, peak_bytes: int) -> int:
 
 
 def is_timed(job: Job, strategy: Strategy) -> bool:
-    """Whether a recorded step has a time: of one device, or with what replicas and shards send.
+    """Whether a recorded step has a time: of one device, or with what devices send each other.
 
-    What devices send each other between a step's operations (tensor parallel, stages, experts)
-    stands in formulas of theirs, which a tape does not have.
+    A tape has no links, so that by formula it is counted what replicas, shards, tensor parallel and
+    experts send; what stages of a pipeline wait for hangs on all of them, and one is recorded.
     """
-    if world_size(strategy) == 1:
-        return True
-    return strategy.tp == strategy.pp == strategy.ep == 1 and has_layout(job.model)
+    return world_size(strategy) == 1 or (strategy.pp == 1 and has_layout(job.model))
 
 
 def _short_of_host(host_bytes: int, cluster: Cluster) -> int:
@@ -201,7 +206,7 @@ def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
     last = _phases_of_last(recording)
     total = np.zeros(4)
     for cost, times in _costs_of_last(recording, num_micro_batches):
-        if cost.op in {TO_HOST, TO_DEVICE}:
+        if cost.op in {TO_HOST, TO_DEVICE} or cost.op.startswith(_MOVES_NOTHING):
             continue
         # What the update moves is counted from what it keeps: in place it has no outputs to count.
         moved = 0 if recording.phases[cost.phase] == _UPDATE else sum(cost.moved_bytes)

@@ -11,7 +11,7 @@ from brimful.search.shop.advice import advice
 from brimful.search.shop.choose import choose, knee
 from brimful.search.shop.looks import Cell, Kind, bar_of
 from brimful.search.shop.market import frontier
-from brimful.search.shop.own import Terms, break_even_hours, cheapest_owned, ownership
+from brimful.search.shop.own import Cheapest, Terms, break_even_hours, cheapest_of, ownership
 from brimful.search.shop.values import DAY_S, Alone, Limits, Market, Option
 from brimful.units import format_days, format_money
 from brimful.values.plan import Band
@@ -125,21 +125,26 @@ def test_what_is_unknown_of_owning_stays_unknown():
     assert (asked.buy_usd, asked.buy_source) == (2000, "--buy")
 
 
+UNPRICED = msgspec.structs.replace(option("4xmine", 16, 100.0), predicted_usd=None)
+
+
 @pytest.mark.parametrize(
-    ("owned", "deadline_days", "taken"),
+    ("owned", "deadline_days", "taken", "is_rented"),
     [
-        (option("4xmine", 16, 100.0), 30, True),  # of electricity
-        (option("4xmine", 16, 700.0), 30, False),
-        (option("4xmine", 40, 100.0), 30, False),
-        (option("4xmine", 40, 100.0), None, True),
-        (msgspec.structs.replace(option("4xmine", 16, 100.0), predicted_usd=None), None, False),
+        (option("4xmine", 16, 100.0), 30, True, False),  # of electricity
+        (option("4xmine", 16, 700.0), 30, False, True),
+        (option("4xmine", 40, 100.0), 30, False, True),
+        (option("4xmine", 40, 100.0), None, True, False),
+        (UNPRICED, None, False, False),
     ],
 )
-def test_what_is_owned_is_taken_where_it_is_cheapest_of_what_was_asked(owned, deadline_days, taken):
+def test_what_is_owned_is_taken_where_it_is_cheapest_of_what_was_asked(
+    owned, deadline_days, taken, is_rented
+):
     limits = Limits(deadline_s=deadline_days and deadline_days * DAY_S)
     own = ownership(owned, Prices(date="", gpus={}), Terms())
-    found = cheapest_owned([owned], [own], limits, option("rented", 10, 500.0))
-    assert found == (owned if taken else None)
+    found = cheapest_of([owned], [own], limits, option("rented", 10, 500.0))
+    assert found == Cheapest(owned if taken else None, is_rented)
 
 
 def alone(kind, need, have, usd):

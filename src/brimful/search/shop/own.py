@@ -64,15 +64,27 @@ class Ownership(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     months: float | None = None
 
 
-def cheapest_owned(
+class Cheapest(NamedTuple):
+    """Where a run is cheapest of all that does what was asked.
+
+    Attributes:
+        owned: The GPUs of one's own where it is; None: not there, or nobody knows.
+        is_rented: Whether renting is surely cheaper than what one has or would buy.
+    """
+
+    owned: Option | None = None
+    is_rented: bool = False
+
+
+def cheapest_of(
     owned: Sequence[Option], own: Sequence[Ownership], limits: Limits, rented: Option
-) -> Option | None:
-    """Return one's own GPUs where a run is cheapest there of all that does what was asked.
+) -> Cheapest:
+    """Say whether a run is cheapest on one's own GPUs or on what is rented.
 
     ``limits``: what was asked; the fastest for some money is rented or owned alike.
     """
     if limits.budget_usd is not None and limits.deadline_s is None:
-        return None
+        return Cheapest()
     costs = [
         (each.predicted_usd if one.predicted_run_usd_amortised is None
          else one.predicted_run_usd_amortised, place)
@@ -81,8 +93,9 @@ def cheapest_owned(
     ]  # fmt: skip
     known = [(usd, place) for usd, place in costs if usd is not None]
     usd, place = min(known, default=(math.inf, -1))
-    is_less = rented.predicted_usd is None or usd < rented.predicted_usd
-    return owned[place] if place >= 0 and is_less else None
+    if place >= 0 and (rented.predicted_usd is None or usd < rented.predicted_usd):
+        return Cheapest(owned[place])
+    return Cheapest(is_rented=bool(owned) and len(known) == len(costs))
 
 
 def ownership(option: Option, prices: Prices, terms: Terms) -> Ownership:
