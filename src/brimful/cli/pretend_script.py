@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -155,7 +156,7 @@ def limits_of(args: argparse.Namespace, *, most_steps: int | None = None) -> "Li
     """Return how long a script may run, as the flags say."""
     from brimful.pretend.time_limit import Limits
 
-    return Limits(args.budget, most_steps, is_whole=args.whole)
+    return Limits(args.budget, most_steps, args.whole, args.memory_budget)
 
 
 def ended_by(
@@ -166,8 +167,32 @@ def ended_by(
 ) -> BaseException | None:
     """Run the program, and return what ended it before its end; None: nothing but its time did.
 
+    Where a stage of a pipeline asks another what it sends, it is run as that one's process first.
+    The arguments are ``TimeLimit``'s.
+    """
+    from brimful.pretend.pipeline_shapes import asking_neighbours
+
+    def run_as(rank: int) -> None:
+        if not others:
+            told("the stages before this one are run up to what they send, which it asks for")
+        others.add(rank)
+        with contextlib.redirect_stdout(io.StringIO()):
+            _ended_with_texts(pretended.as_rank(rank), program, limits, _unheard)
+
+    others = set[int]()
+    return asking_neighbours(lambda: _ended_with_texts(pretended, program, limits, told), run_as)
+
+
+def _ended_with_texts(
+    pretended: "Run",
+    program: Sequence[str],
+    limits: "Limits",
+    told: Callable[[str], None],
+) -> BaseException | None:
+    """Run the program, as ``ended_by`` does, and by itself.
+
     Of loops that write a text few rounds are run; where these do not bear out what was told of the
-    others, or there is an error behind them, it is run again. The arguments are ``TimeLimit``'s.
+    others, or there is an error behind them, it is run again.
     """
     from brimful.pretend.text_loops import PERIODS
     from brimful.pretend.time_limit import limited
@@ -197,8 +222,10 @@ def _ended_by(
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.made_again import folders_made_again
+    from brimful.pretend.script_lines import is_library
     from brimful.pretend.scripts import run_program
     from brimful.pretend.text_loops import leaving_out_tokens
+    from brimful.process.library_output import own_warnings_alone
 
     name = name_of(program)
     limit: TimeLimit | None = None
@@ -208,6 +235,7 @@ def _ended_by(
             try:
                 with (
                     folders_made_again(),
+                    own_warnings_alone(is_library),
                     leaving_out_tokens(pretended, period) as loops,
                     limited() as limit,
                 ):
