@@ -11,6 +11,21 @@ SIZES = {
 }  # fmt: skip
 
 
+def test_types_that_do_not_agree_are_told_by_few_tokens(monkeypatch):
+    """XLNet keeps sines of positions in fp32 beside weights in 16 bits; its classes run slowly."""
+    import class_alone
+
+    ran = []
+    run = class_alone._ended
+    monkeypatch.setattr(class_alone, "_ended", lambda *asked: ran.append(asked[4:]) or run(*asked))
+    sizes = {"d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 48, "vocab_size": 97}
+    asked = "xlnet", sizes, "sequence-classification"
+    assert "BFloat16" in ends_alone(*asked, "bf16", 64)
+    assert ran == [(32, "cpu"), (64, "meta")]
+    assert not ends_alone(*asked, "bf16-mixed", 64)
+    assert ran[-1] == (64, "cpu")
+
+
 @pytest.mark.parametrize(
     ("model_type", "precision", "what"),
     [
