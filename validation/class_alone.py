@@ -3,9 +3,9 @@
 Some classes end in an error in some type, or at some lengths, wherever they are trained: their own
 table stays in fp32 beside weights in bf16. Such a strategy is nobody's, and is not drawn.
 
-It is run for real, in few blocks, on the CPU; but where it ends at few tokens, and on ``meta`` at
-all of them too, these are not run: types that do not agree do so at no length. Which functions
-autocast runs in fp32 is another list there than on CUDA, so that CUDA's is heeded.
+It is run in few blocks: few tokens for real, on the CPU, and all of them on PyTorch's fake tensors,
+which are quick and have no values. Where one runs and the other ends, all tokens are run for real.
+Which functions autocast runs in fp32 is another list there than on CUDA, so that CUDA's is heeded.
 """
 
 import contextlib
@@ -37,17 +37,25 @@ def ends_alone(
         seq_len: Tokens of its one sequence.
     """
     of_class = model_type, fields, task, precision
-    told = _ended(*of_class, _FEW_TOKENS, "cpu") if seq_len > _FEW_TOKENS else ""
-    if told and _ended(*of_class, seq_len, "meta"):
-        return told
-    return _ended(*of_class, seq_len, "cpu")
+    if seq_len > _FEW_TOKENS:
+        told = _ended(*of_class, _FEW_TOKENS, is_fake=False)
+        if bool(told) == bool(_ended(*of_class, seq_len, is_fake=True)):
+            return told
+    return _ended(*of_class, seq_len, is_fake=False)
 
 
-def _ended(  # noqa: PLR0913, PLR0917 - a class, how it is run, and where
-    model_type: str, fields: dict[str, Any], task: str, precision: str, seq_len: int, device: str
+def _ended(  # noqa: PLR0913 - a class, how it is run, and on what
+    model_type: str,
+    fields: dict[str, Any],
+    task: str,
+    precision: str,
+    seq_len: int,
+    *,
+    is_fake: bool,
 ) -> str:
     import torch
     import transformers
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     is_mixed = precision.endswith("-mixed")
     half = torch.float16 if "fp16" in precision else torch.bfloat16
@@ -55,7 +63,7 @@ def _ended(  # noqa: PLR0913, PLR0917 - a class, how it is run, and where
     made = transformers.CONFIG_MAPPING[model_type](**fields)
     auto_class = getattr(transformers, _AUTO.get(task) or auto_class_of(model_type))
     try:
-        with torch.device(device):
+        with FakeTensorMode() if is_fake else contextlib.nullcontext():
             model = auto_class.from_config(made, dtype=dtype).train()
             words = torch.full((1, seq_len), _FIRST_WORDS)
             one = torch.zeros(1, dtype=torch.long)

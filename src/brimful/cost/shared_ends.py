@@ -31,8 +31,18 @@ class Ends(NamedTuple):
         return tuple(event for at, event in enumerate(events) if at not in self.places)
 
 
-_Freed = tuple[int, Alike]
-"""What a run lets go of that was not made in its block: at which event, and what it is."""
+class _Freed(NamedTuple):
+    """What a block lets go of that was not made in it.
+
+    Attributes:
+        at: At which of its run's events.
+        key: What it is.
+        is_given: Whether it was made in no block, as for all of them.
+    """
+
+    at: int
+    key: Alike
+    is_given: bool
 
 
 def kind_of(group: Group, sequence: Sequence[int]) -> int:
@@ -53,7 +63,9 @@ def ends_of(profile: Profile, runs: tuple[Run, ...]) -> dict[str, dict[int, Ends
     for phase in dict.fromkeys(run.phase for run in runs):
         blocks = [run for run in runs if run.phase == phase and run.group in kinds]
         last_of = {kinds[run.group]: run for run in blocks}
-        counts = {run.group: Counter(key for _, key in freed[phase, run.group]) for run in blocks}
+        counts = {
+            run.group: Counter(each.key for each in freed[phase, run.group]) for run in blocks
+        }
         for kind, run in last_of.items():
             others = [counts[group] for group in _compared(run.group, list(counts), kinds)]
             places = _beyond(freed[phase, run.group], others)
@@ -75,7 +87,7 @@ def _compared(group: Group, every: Sequence[Group], kinds: Mapping[Group, int]) 
 def _freed(
     profile: Profile, runs: Iterable[Run], kinds: Mapping[Group, int]
 ) -> dict[tuple[str, Group], list[_Freed]]:
-    """Return what each block lets go of that was made outside of it: before any, or by others."""
+    """Return what each block lets go of that was made outside of it: in no block, or in others."""
     there: defaultdict[Alike, list[Group]] = defaultdict(list)
     found: defaultdict[tuple[str, Group], list[_Freed]] = defaultdict(list)
     for run in runs:
@@ -89,17 +101,21 @@ def _freed(
             elif len(there[key]) > kind.newer:
                 born = there[key].pop(-1 - kind.newer)
                 if run.group in kinds and born != run.group and not kind.origin:
-                    found[run.phase, run.group].append((at, key))
+                    found[run.phase, run.group].append(_Freed(at, key, born not in kinds))
     return found
 
 
 def _beyond(freed: Sequence[_Freed], others: Sequence[Counter[Alike]]) -> tuple[int, ...]:
-    """Return at which events a block lets go of what some others let go of less often, or never."""
-    left = {key: min((count[key] for count in others), default=0) for _, key in freed}
+    """Return at which events a block lets go of more that was given than some others do.
+
+    What each of them takes over from the one before it goes as often in all, and may be given to
+    the first.
+    """
+    left = {each.key: min((count[each.key] for count in others), default=0) for each in freed}
     places = list[int]()
-    for at, key in freed:
-        if left[key]:
-            left[key] -= 1
-        else:
-            places.append(at)
+    for each in sorted(freed, key=lambda each: each.is_given):
+        if left[each.key]:
+            left[each.key] -= 1
+        elif each.is_given:
+            places.append(each.at)
     return tuple(places)
