@@ -86,7 +86,7 @@ def compiler_of(tape: Tape, strategy: Strategy) -> AbstractContextManager[Any]:
     """Return what compiles inside a simulation."""
     if not compiles(strategy):
         return nullcontext()
-    return compiling(type(tape), tape.assumptions)
+    return compiling(type(tape), tape.assumptions, tape.attended)
 
 
 def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:

@@ -17,7 +17,7 @@ from brimful.values.strategy import (
     is_selective,
 )
 
-COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
+COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat", "masked-lm", "sequence-classification")
 COMPILED_METHODS = ("full", "lora", "qlora")
 """Tasks and methods whose models' blocks may be compiled."""
 UNCOMPILED_BASES = QUANTIZED - {"nf4", "nf4-double"}
