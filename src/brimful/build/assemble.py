@@ -37,7 +37,7 @@ from brimful.build.router_losses import router_losses
 from brimful.build.tasks import task_of
 from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy, gathers, is_flat, num_checkpointed
+from brimful.values.strategy import COMPILED, Strategy, gathers, is_flat, num_checkpointed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +117,8 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     checkpoint_blocks(model, job, strategy)
     compile_model(model, strategy)
     num_again = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    if "blocks" in COMPILED[strategy.compile]:
+        num_again = 0  # checkpoints are inside of what is compiled
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
     site = Site(job, strategy, device, mesh)
     second = _filled(reference, model, site, host)

@@ -18,7 +18,13 @@ from transformers import AttentionInterface
 NAME = "brimful_flex"
 ARGUMENT = "visible_blocks"
 """The keyword under which the block mask goes through the model."""
-KERNELS = (torch.ops.higher_order.flex_attention,)
+KERNELS = (
+    torch.ops.higher_order.flex_attention,
+    torch.ops.higher_order.inductor_compiled_code,
+)
+"""What a selective checkpoint keeps: in a compiled block, and where it is a graph of its own."""
+_AS_ONE = {"wrap_inductor_compiled_regions": True}
+"""Lets who looks on see that graph as one operation; torchtitan compiles it so too."""
 
 
 def causal_blocks(inputs: torch.Tensor) -> BlockMask:
@@ -53,7 +59,7 @@ def _blocks(may_look: Any, tokens: torch.Tensor, *, num_rows: int | None) -> Blo
 @lru_cache(maxsize=1)
 def _compiled_by(compiler: Callable[..., Any]) -> Any:
     """Compile it once; anew where another compiler stands in PyTorch's place, as in a simulation."""
-    return compiler(flex_attention, dynamic=False)
+    return compiler(flex_attention, dynamic=False, options=_AS_ONE)
 
 
 def _attention_on(device: torch.device) -> Any:
