@@ -31,6 +31,8 @@ LORA = {"method": "lora", "adapter": make_adapter()}
 QLORA = {"method": "qlora", "adapter": make_adapter(base="nf4-double")}
 WHOLE = {"compile": "model"}
 LOSS = {"compile": "blocks+loss"}
+ONCE = {"clip": 0.0, "global_batch": 2}
+"""What an update inside the backward pass takes: nothing has to know all gradients first."""
 FULL = {"activation_checkpointing": "full"}
 CASES = {
     "llama": (("llama", LLAMA), {}, {}),
@@ -49,6 +51,14 @@ CASES = {
     "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
     "llama nf4-double full": (("llama", LLAMA), QLORA, FULL),
     "llama optimizer away": (("llama", LLAMA), {}, {"offload": "optimizer"}),
+    "llama early": (("llama", LLAMA), ONCE, {"optimizer_in_backward": True}),
+    "llama early whole": (("llama", LLAMA), ONCE, {"optimizer_in_backward": True, **WHOLE}),
+    "llama activations away": (("llama", LLAMA), {}, {"offload": "activations:2"}),
+    "llama activations away full": (
+        ("llama", LLAMA),
+        {},
+        {"offload": "activations:2", **FULL},
+    ),
     "bert": (("bert", BERT), {"packing": "none"}, {}),
     "bert whole full": (("bert", BERT), {"packing": "none"}, {**WHOLE, **FULL}),
     "bert masked loss": (("bert", BERT), {"task": "masked-lm"}, LOSS),

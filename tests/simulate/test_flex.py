@@ -3,16 +3,15 @@
 from collections import Counter
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
-from brimful.cost.formula import missing_formula
+from brimful.pretend.recording import TO_HOST
 from brimful.simulate.attempt import attention_flops
 from brimful.simulate.traced import trace
 from brimful.techniques.runnable import check_strategy
-from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
+from samples import make_job, make_model, make_strategy
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
 
@@ -26,6 +25,9 @@ MODEL = make_model(
 )  # fmt: skip
 
 
+MODELS = {"llama": MODEL, "gpt2": make_model("gpt2", n_embd=64, n_layer=LAYERS)}
+
+
 def job_of(**changes):
     return make_job(**{
         "model": MODEL, "precision": "bf16", "packing": "documents", "seq_len": TOKENS,
@@ -34,13 +36,16 @@ def job_of(**changes):
 
 
 @cache
-def recorded(compiles="none", attention="flex", again="none", packing="documents"):
+def recorded(
+    compiles="none", attention="flex", again="none", packing="documents", of="llama", **how
+):
     """Trace two steps on a card, with what they compute."""
     torch._dynamo.utils.counters.clear()
     strategy = make_strategy(
-        attention=attention, compile=compiles, activation_checkpointing=again, micro_batch=ROWS
-    )
-    job = job_of(packing=packing)
+        attention=attention, compile=compiles, activation_checkpointing=again,
+        micro_batch=ROWS, **how,
+    )  # fmt: skip
+    job = job_of(packing=packing, model=MODELS[of])
     check_strategy(job, strategy)
     traced = trace(job, strategy, imitate="cuda", capability=9.0, num_steps=2, count_costs=True)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -99,9 +104,29 @@ def test_a_block_mask_is_a_few_integers_for_each_block_of_scores():
 ])  # fmt: skip
 def test_its_flops_are_those_of_any_attention(compiles, again, times):
     recording, *_ = recorded(compiles, again=again)
-    query, key = (ROWS, HEADS, TOKENS, WIDTH), (ROWS, HEADS, TOKENS, WIDTH)
-    forward = 2 * LAYERS * times * sdpa_flop_count(query, key, key)
-    backward = 2 * LAYERS * sdpa_backward_flop_count(query, query, key, key)
+    query = (ROWS, HEADS, TOKENS, WIDTH)
+    assert_attended(recording, query, times=times)
+
+
+def assert_attended(recording, query, times=1):
+    forward = 2 * LAYERS * times * sdpa_flop_count(query, query, query)
+    backward = 2 * LAYERS * sdpa_backward_flop_count(query, query, query, query)
     assert attention_flops(recording) == {
         "flex_attention": forward, "flex_attention_backward": backward,
     }  # fmt: skip
+
+
+def test_queries_and_keys_of_one_product_are_one_argument_of_its_kernel():
+    recording, *_ = recorded("blocks", of="gpt2")
+    gpt2 = MODELS["gpt2"]
+    assert_attended(recording, (ROWS, gpt2.num_heads, TOKENS, gpt2.head_dim))
+
+
+def test_what_blocks_are_given_alike_is_not_sent_to_the_host():
+    """Block masks, and which document a token is of, which decides inside of a block of scores."""
+    recording, *_ = recorded(again="full", offload=f"activations:{LAYERS}")
+    sent = Counter(
+        sum(cost.moved_bytes) for cost in recording.costs if cost.op == TO_HOST
+    )  # fmt: skip
+    hidden = ROWS * TOKENS * HEADS * WIDTH * 2
+    assert set(sent) == {hidden}

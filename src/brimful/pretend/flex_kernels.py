@@ -13,8 +13,8 @@ from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 FORWARD, BACKWARD = "flex_attention", "flex_attention_backward"
 _NAME = re.compile(r"def triton_tem_fused_\w*?flex_attention(_backward)?\w*\(([^)]*)\)")
 _CONSTANT = r"\b{} : tl\.constexpr = (\d+)"
-_SUMS = "arg_LSE"
-"""The argument that has a number for each query of each head."""
+_SUMS, _KEYS = "arg_LSE", "arg_K"
+"""The argument that has a number for each query of each head, and that of the keys."""
 Flops = Callable[[Sequence[Any]], int]
 
 
@@ -34,7 +34,9 @@ def attention_in(source: str) -> tuple[str, Flops] | None:
 
     def count(args: Sequence[Any]) -> int:
         rows, heads, queries = args[places[_SUMS]].shape
-        keys = args[places["arg_K"]].numel() // (rows * (heads // shared) * width)
+        keys = queries  # of one product with them, where they are no argument of their own
+        if _KEYS in places:
+            keys = args[places[_KEYS]].numel() // (rows * (heads // shared) * width)
         query, key, value = (
             (rows, heads, tokens, wide)
             for tokens, wide in ((queries, width), (keys, width), (keys, value_width))

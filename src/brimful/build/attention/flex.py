@@ -58,7 +58,7 @@ def _blocks(may_look: Any, tokens: torch.Tensor, *, num_rows: int | None) -> Blo
 
 @lru_cache(maxsize=1)
 def _compiled_by(compiler: Callable[..., Any]) -> Any:
-    """Compile it once; anew where another compiler stands in PyTorch's place, as in a simulation."""
+    """Compile it once; anew where another compiler stands in PyTorch's place: in a simulation."""
     return compiler(flex_attention, dynamic=False, options=_AS_ONE)
 
 
