@@ -94,14 +94,14 @@ def test_two_steps_are_those_of_a_plain_loop_with_the_same_seeds(name):
 
 
 @cache
-def gradients(name, attention, checkpointing, step=1, number=0, compiles="none"):
+def gradients(name, attention, checkpointing, compiles="none", **where):
     job = dropping_job(name)
     strategy = make_strategy(
         attention=attention, activation_checkpointing=checkpointing, compile=compiles
     )
     program = build_program(job, strategy, CPU)
     batch = batches_of(job, strategy, 0)[0]
-    draw_anew(program, step=step, number=number)
+    draw_anew(program, **{"step": 1, "number": 0, **where})
     micro_step(program, batch, num_targets=40)
     return [p.grad for p in program.model.parameters()]
 

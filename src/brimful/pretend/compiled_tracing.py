@@ -158,11 +158,13 @@ def tracing() -> Iterator[None]:
     _State.is_tracing = True
     try:
         with (
-            replaced([
-                (autograd, "_engine_run_backward", _run_engine),
-                (composites, "dropped", composites.dropped_in_graph),
-                REALLY_FAKE,
-            ]),
+            replaced(
+                [
+                    (autograd, "_engine_run_backward", _run_engine),
+                    (composites, "dropped", composites.dropped_in_graph),
+                    REALLY_FAKE,
+                ]
+            ),
             seen_as(kernels.current()),
         ):
             yield

@@ -109,7 +109,7 @@ def dropped_in_graph(x: torch.Tensor, p: float) -> torch.Tensor:
 
     Source: ``dropout`` in ``torch/_decomp/decompositions.py``.
     """
-    out: torch.Tensor = _aten.native_dropout(x, p, True)[0]  # noqa: FBT003 - PyTorch's
+    out: torch.Tensor = _aten.native_dropout(x, p, True)[0]
     return out
 
 
