@@ -149,3 +149,17 @@ def test_flash_attention_of_packed_documents_is_told_where_each_begins(brimful):
     assert json.loads(packed.out)["strategy"]["attention"] == "varlen"
     assert "--attention varlen is taken for flash" in packed.err
     assert json.loads(brimful(*asked).out)["strategy"]["attention"] == "flash"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "told"),
+    [
+        ("llama-3.2-1b", "rtx-2080-ti", "attention writes scores out: flash needs Ampere; "),
+        ("gpt2", "v100-32gb", "attention by PyTorch's memory-efficient kernel: flash needs Amp"),
+        ("llama-3.2-1b", "a100-40gb", ""),
+    ],
+)
+def test_what_computes_attention_on_an_old_card_is_said(brimful, model, gpus, told):
+    said = " ".join(brimful("estimate", model, "--gpus", gpus, "--seq-len", 512).out.split())
+    assert ("flash needs Ampere" in said) == bool(told)
+    assert told in said

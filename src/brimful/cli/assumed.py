@@ -50,7 +50,7 @@ def assumed_facts(
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
     words += [*_router_words(job), *_dropout_words(args, job)]
-    words += _speed_words(args) if is_timed else []
+    words += [*_kernel_words(args, job), *(_speed_words(args) if is_timed else [])]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     if job.task == "seq2seq":  # one length, of both
@@ -284,6 +284,28 @@ def _rocm_words(args: argparse.Namespace) -> list[str]:
     if sheet.target == "gfx1151":
         words.append(f"{EXPERIMENTAL}, and GTT raised (Linux gives a GPU half the memory)")
     return words
+
+
+def _kernel_words(args: argparse.Namespace, job: "Job") -> list[str]:
+    """Say what PyTorch's choice of attention is on a card that is too old for FlashAttention."""
+    from brimful.cli.usual import place_of, usual_attention
+    from brimful.hardware.cluster import AMPERE
+    from brimful.hardware.gpus import device_named
+    from brimful.models.kernels import attentions_of
+    from brimful.techniques.kernel_support import why_not, writes_scores
+
+    name, sheet = _card(args)
+    is_chosen = getattr(args, "attention", None) is None and "efficient" in attentions_of(job)
+    if sheet is None or sheet.maker != "NVIDIA" or sheet.capability >= AMPERE or not is_chosen:
+        return []
+    device = device_named(name)
+    place = place_of(device)
+    if usual_attention(job, device)[0] != "sdpa":
+        return []
+    if not writes_scores(job, place):
+        return ["attention by PyTorch's memory-efficient kernel: flash needs Ampere"]
+    other = "" if why_not(job, "efficient", place) else "; --attention efficient has a fused one"
+    return [f"attention writes scores out: flash needs Ampere{other}"]
 
 
 def _speed_words(args: argparse.Namespace) -> list[str]:
