@@ -120,14 +120,15 @@ class _Reads(NamedTuple):
 def _events(events: Sequence[int], added: Brought, reads: _Reads, num: int) -> Iterator[int]:
     """Yield a run's events with those of copies."""
     alone = reads.last if added.one_by_one else ()
-    for place in range(len(events) + 1):
-        if place == reads.first:
-            yield from (num + each for each in added.gone_first)
-            yield from added.come
-        for number, behind in reversed(list(enumerate(alone))):
-            if behind == place:
-                yield num + added.gradients[number]
-        yield from events[place : place + 1]
+    more = {reads.first: [*(num + each for each in added.gone_first), *added.come]}
+    for number, behind in reversed(list(enumerate(alone))):
+        more.setdefault(behind, []).append(num + added.gradients[number])
+    start = 0
+    for place in sorted(more):
+        yield from events[start:place]
+        yield from more[place]
+        start = place
+    yield from events[start:]
     yield from (num + each for each in added.gone_last)
 
 
