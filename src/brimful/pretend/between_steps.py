@@ -1,5 +1,6 @@
 """Of passes that belong to no step: what they keep, and what training alone takes."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -10,8 +11,8 @@ from brimful.allocator.config import AllocatorSettings
 from brimful.pretend.before_evaluation import before_evaluation, phase_of
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import PretendReport, UnusedGraphs
-from brimful.pretend.script_lines import ScriptLine, own_line_of
-from brimful.pretend.unused_graphs import Unused, num_forwards
+from brimful.pretend.script_lines import ScriptLine, own_lines_of
+from brimful.pretend.unused_graphs import Unused, forwards_of
 
 _UPDATE, _FORWARD, _EVALUATION = "optimizer", "forward", "eval"
 _MOST_STEPS = 0.5
@@ -80,9 +81,25 @@ def _unused_graphs(
     sizes = recording.num_bytes[rows]
     most = int(np.bincount(recording.phase[rows], sizes).argmax())
     forwards = [i for i, name in enumerate(recording.phases) if name.endswith(_FORWARD)]
-    others = np.setdiff1d(forwards, recording.phase[unused.every])
+    others = np.setdiff1d(forwards, recording.phase[unused.every]).tolist()
+    made = forwards_of(recording, rows).tolist()
+    own = own_lines_of(made, others, recording.phases, places)
     return UnusedGraphs(
         num_bytes=int(sizes.sum()),
-        num_forwards=num_forwards(recording, rows),
-        called_at=own_line_of(most, others.tolist(), recording.phases, places),
+        num_forwards=_num_passes(made, own, places),
+        called_at=own[made.index(most)],
     )
+
+
+def _num_passes(made: Sequence[int], own: Sequence[str], places: Sequence[ScriptLine]) -> int:
+    """Count forward passes: each of what a line comes to may call several modules.
+
+    ``own``: the line of each that is ``made``; empty: not known.
+    """
+    if "" in own:
+        return len(made)
+    counts = Counter((line, places[phase - 1].line) for phase, line in zip(made, own, strict=True))
+    most: dict[str, int] = {}
+    for (line, _), num in counts.items():
+        most[line] = max(num, most.get(line, 0))
+    return sum(most.values())
