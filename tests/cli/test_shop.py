@@ -16,7 +16,7 @@ from brimful.errors import InputError
 from brimful.hardware.datasheets import datasheets
 from brimful.report.shop_plot import MARKS, axis, mark
 from brimful.search.shop.own import Ownership
-from brimful.show.shop import _paid_back
+from brimful.show.shop_owned import paid_back
 from brimful.units import parse_duration, parse_electricity, parse_money, parse_rate
 
 ASKED = ["shop", "tinyllama-1.1b", "--tokens", "10M", "--global-batch", "8", "--seq-len", "1024",
@@ -143,10 +143,10 @@ def test_months_until_paid_back_are_runs_of_what_they_save():
         usd_per_gpu_hour_used=0.1, break_even_hours=1750.0, break_even_months=43.75,
         predicted_run_usd_amortised=40.0, hours_per_month=40.0, months=24.0,
     )  # fmt: skip
-    assert _paid_back(own, 9.0) == (
+    assert paid_back(own, 9.0) == (
         "; paid back against that after 8,400 hours, 210 months of such use, of 24 that it serves"
     )
-    assert "never" in _paid_back(own, 5.0)
+    assert "never" in paid_back(own, 5.0)
 
 
 def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsys):
@@ -195,7 +195,7 @@ def test_machines_of_one_gpu_each_and_the_network_between_them_are_named(capsys)
     assert code == 0
     nodes = re.search(r"take (\d+)x1xgh200: ", told)[1]
     assert f"machines {nodes} of one GPU each" in told
-    assert "adamw, network ib-ndr-400 (all: -v)" in told
+    assert "adamw, network ib-ndr-400, speed 47% off in 12 runs" in told
     assert len(out.splitlines()) <= 12
 
 

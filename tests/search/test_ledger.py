@@ -12,6 +12,7 @@ from brimful.report.ledger import naive_cells
 from brimful.search import ledger as module
 from brimful.search.alternatives import alternatives
 from brimful.search.ledger import ledger, naive_point
+from brimful.search.offers import offers
 from brimful.units import format_bytes
 from brimful.values.plan import StepTime
 from samples import make_adapter, make_cluster, make_job, make_strategy
@@ -86,9 +87,32 @@ def test_reasons_name_the_items_that_changed_most():
     assert "saved activations -" in recompute
 
 
-def test_switches_that_no_formula_tells_apart_are_one_row_that_says_why():
-    """Adapters with written-out attention were not traced."""
+def test_what_a_switch_has_no_estimate_without_comes_before_it():
+    """Adapters with written-out attention were not traced: one row said both."""
     job = make_job(precision="bf16", method="lora", adapter=make_adapter(), seq_len=64)
+    rows = ledger(job, CLUSTER, make_strategy())
+    assert [row.switch for row in rows][:3] == ["precision", "attention", "method"]
+    assert not any("alone is unknown" in row.reason for row in rows)
+
+
+def test_a_base_of_few_bits_is_frozen_first_and_then_rounded():
+    made = {offer.allow: offer.job for offer in offers(make_job(precision="bf16", seq_len=64))}
+    job = made["--method qlora"]
+    rows = {row.switch: row for row in ledger(job, CLUSTER, make_strategy())}
+    assert rows["method"].after.startswith("lora, ")
+    assert rows["base"].after.startswith("qlora, ")
+
+
+def test_switches_that_no_formula_tells_apart_are_one_row_that_says_why(monkeypatch):
+    job = make_job(precision="bf16", method="lora", adapter=make_adapter(), seq_len=64)
+    real = module.predict
+
+    def traced(point, cluster):
+        is_fused = point.strategy.attention == "sdpa"
+        is_known = is_fused == (point.job.method == "lora")
+        return real(point, cluster) if is_known else "not traced here"
+
+    monkeypatch.setattr(module, "predict", traced)
     rows = ledger(job, CLUSTER, make_strategy())
     merged = next(row for row in rows if "method" in row.switch)
     assert merged.switch == "method + attention"

@@ -35,11 +35,15 @@ def show(*renderables: Any) -> None:
         say("\n".join(plain_lines(renderable, width=WIDTH)))
 
 
-def show_summary(summary: "Summary") -> None:
-    """Print the answer to a question."""
-    from brimful.show.terminal import summary_lines
+def show_summary(summary: "Summary", assumed: "Sequence[Fact]" = ()) -> None:
+    """Print the answer to a question.
 
-    show(*summary_lines(summary))
+    ``assumed``: what will stand below it, for which there is a line; more are taken off the answer.
+    """
+    from brimful.show.terminal import MOST_LINES, fact_lines, summary_lines
+
+    more = max(0, len(fact_lines(assumed)) - 1)
+    show(*summary_lines(summary, MOST_LINES - more))
 
 
 def show_answer(summary: "Summary", below: "Sequence[Fact]") -> None:

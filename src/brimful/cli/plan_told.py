@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brimful.cli import for_program, resolved, uncompiled
-from brimful.cli.assumed import run_of
+from brimful.cli.assumed import assumed_facts, run_of
 from brimful.cli.output import show_summary
 from brimful.cli.proof import is_to_be_proven, proof_of
 from brimful.show.terminal import is_speed_hidden
@@ -97,10 +97,16 @@ def proven_facts(found: "Solution", proof: "Proof | None") -> "Sequence[Fact]":
     return proof_facts(found.plan, proof)
 
 
+def _assumed(args: argparse.Namespace, found: "Solution") -> "list[Fact]":
+    """Return what the answer will end with that nobody typed."""
+    facts = assumed_facts(args, found.plan.job)
+    return [each for each in facts if each.label == "assumed"]
+
+
 def show_first(args: argparse.Namespace, searched: "Solution") -> None:
     """Print the answer, or where it has yet to be proven what is predicted, in a line."""
     if not is_to_be_proven(args, searched):
-        show_summary(summary_of(args, searched))
+        show_summary(summary_of(args, searched), _assumed(args, searched))
         return
     first = summary_of(args, searched)
     meters = "; ".join(
@@ -144,7 +150,8 @@ def show_proof(
     first, last = (settings_words(each.plan.job, each.plan.strategy) for each in (searched, found))
     is_other = first != last
     is_as_told = not is_other and proof.word in {"fits", "unproven"}
-    show_summary(summary_of(args, found, None if is_as_told else proof))
+    summary = summary_of(args, found, None if is_as_told else proof)
+    show_summary(summary, _assumed(args, found))
     told = proven_facts(found, proof)
     is_alone = len(told) == 1  # else what is faster and TIGHT was told
     return (*told, *(replaced_facts(proof) if is_other and is_alone else ()))

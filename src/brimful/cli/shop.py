@@ -137,7 +137,8 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
     from brimful.search.shop.own import cheapest_of
-    from brimful.show.shop import leading, shop_summary, unpriced_facts
+    from brimful.show.shop import shop_summary, unpriced_facts
+    from brimful.show.shop_owned import leading
     from brimful.show.summary import Fact
     from brimful.units import shown_in
 

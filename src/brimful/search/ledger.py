@@ -15,10 +15,11 @@ from brimful.cost.least import least_bytes, least_on_device, spread_of
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.models.config import exact_count
+from brimful.search.offers import LORA_BASES
 from brimful.techniques.optimizers import DEFAULT
 from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes, format_seconds
-from brimful.values.job import Job
+from brimful.values.job import QUANTIZED, Job
 from brimful.values.plan import Estimate, PhasePeak
 from brimful.values.strategy import Strategy, default_reference, world_size
 
@@ -164,9 +165,10 @@ class Known(NamedTuple):
 def ledger(job: Job, cluster: Cluster, strategy: Strategy) -> tuple[LedgerRow, ...]:
     """Walk from the naive run to a plan.
 
-    The job's own switches come first, in the order precision, method, optimizer. Then, at every
-    depth, the planner's switch comes next that saves memory and costs no time, most bytes first;
-    where there is none, the one that saves most bytes per second it adds.
+    The job's own switches come first, in the order precision, method, base, optimizer, behind what
+    of the planner's they have no estimate without. Then, at every depth, the planner's switch comes
+    next that saves memory and costs no time, most bytes first; where there is none, the one that
+    saves most bytes per second it adds.
 
     Returns a row per switch that differs; none where the plan is the naive run. The last row ends
     at the plan's own estimate. Raises UnsupportedError: no formula covers the plan. Raises
@@ -243,7 +245,7 @@ def _chains(start: Point, end: Point) -> list[list[Move]]:
     """List what differs; the moves of one chain come in its order."""
     chains = [
         [_move(end, "precision", "job", ("precision", "loss_scale"))],
-        [_move(end, "method", "job", ("method", "adapter"))],
+        list(_method(end)),
         [_move(end, "optimizer", "job", ("optimizer",))],
         [_move(end, "attention", "planner", ("attention",))],
         [_move(end, "checkpointing", "planner", ("activation_checkpointing",))],
@@ -261,6 +263,18 @@ def _move(end: Point, switch: str, owner: Owner, fields: tuple[str, ...]) -> Mov
     value = end.job if owner == "job" else end.strategy
     changes = {field: getattr(value, field) for field in fields}
     return Move(switch, owner, changes if owner == "job" else {}, {} if owner == "job" else changes)
+
+
+def _method(end: Point) -> Iterator[Move]:
+    """Freeze the base first, in 16 bits; then round it to fewer, where it is."""
+    adapter = end.job.adapter
+    if adapter is not None and adapter.base in QUANTIZED:
+        plain = LORA_BASES.get(end.job.precision, "same")
+        wide = {"method": "lora", "adapter": msgspec.structs.replace(adapter, base=plain)}
+        yield Move("method", "job", wide, {})
+        yield _move(end, "base", "job", ("method", "adapter"))
+        return
+    yield _move(end, "method", "job", ("method", "adapter"))
 
 
 _OF_ROWS = ("pp_schedule", "stages_per_device", "stage_blocks", "accumulate")
@@ -293,10 +307,25 @@ def apply(point: Point, move: Move) -> Point:
 
 
 def _options(cluster: Cluster, point: Point, chains: list[list[Move]]) -> list[Option]:
-    """Estimate what could come next: of the job's switches the first, of the planner's all."""
+    """Estimate what could come next: of the job's switches the first, of the planner's all.
+
+    Where the job's alone has no estimate, what of the planner's it has one behind comes before it.
+    """
     jobs = [index for index, chain in enumerate(chains) if chain[0].owner == "job"]
-    places = jobs[:1] or range(len(chains))
-    return [_option(cluster, point, index, chains[index]) for index in places]
+    if not jobs:
+        return [_option(cluster, point, index, chain) for index, chain in enumerate(chains)]
+    first = _option(cluster, point, jobs[0], chains[jobs[0]])
+    if isinstance(first.made, Estimate) and not first.why:
+        return [first]
+    others = (index for index in range(len(chains)) if index not in jobs)
+    options = (_option(cluster, point, index, chains[index]) for index in others)
+    opening = [
+        option
+        for option in options
+        if isinstance(option.made, Estimate)
+        and not _option(cluster, option.point, jobs[0], chains[jobs[0]]).why
+    ]
+    return opening or [first]
 
 
 def _option(cluster: Cluster, point: Point, index: int, chain: list[Move]) -> Option:

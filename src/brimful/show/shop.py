@@ -7,10 +7,18 @@ from brimful.cost.money import HOUR_S
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.names import split_counts
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
-from brimful.search.shop.own import Cheapest, Ownership, cheapest_of
+from brimful.search.shop.own import Ownership, cheapest_of
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 from brimful.show.predicted import job_words
-from brimful.show.settings import differing_words, settings_words
+from brimful.show.settings import settings_words
+from brimful.show.shop_owned import (
+    against_facts,
+    both_words,
+    compared_of,
+    decided_words,
+    leading,
+    yours_fact,
+)
 from brimful.show.summary import Fact, Summary
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
 from brimful.units import format_count, format_days, format_money
@@ -48,9 +56,9 @@ def shop_summary(
         return Summary("NO", subject, None, (Fact("take", nothing),))
     best = choice.best
     cheapest = cheapest_of(found.owned, owned, limits, best)
-    compared = _compared(found.owned)
+    compared = compared_of(found.owned)
     leads = leading(found.owned, cheapest)
-    subject = asked + _decided_words(compared, cheapest, limits, best)
+    subject = asked + decided_words(asked_words(limits, best), compared, cheapest, best)
     rented = (
         Fact("to rent" if leads or compared else "take" if choice.meets else "nearest",
              f"{_told(best)}{_range(best)}", _shortly(best) if leads or compared else ""),
@@ -64,12 +72,12 @@ def shop_summary(
     )  # fmt: skip
     pairs = list(zip(found.owned, owned, strict=True))
     pairs.sort(key=lambda pair: compared.index(pair[0]) if compared else 0)
-    yours = [_yours(each, best, one) for each, one in pairs]
+    yours = [yours_fact(each, best, one) for each, one in pairs]
     if len(yours) == 1 and not found.unfit:  # whose length leaves no other out
         yours = [Fact(each.label, each.text) for each in yours]
     told = {best.gpus, *(each.gpus for each in _fastest_of(found, limits, best))}
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))
-    yours += _against(job, compared)
+    yours += against_facts(job, compared)
     yours += [Fact("yours", f"{each.gpus}: {each.why}") for each in found.unfit]
     yours += _recipes(job, (best, *found.by_kind, *found.owned))
     kinds = _by_kind(job, found, limits)  # which somebody named: above what may be left out
@@ -86,49 +94,6 @@ def shop_summary(
     return Summary(None if choice.meets or leads else "NO", subject, None, facts)
 
 
-def leading(owned: Sequence[Option], cheapest: Cheapest) -> Option | None:
-    """Return what of one's own an answer begins with; None: with what is rented.
-
-    That is the cheapest of all, or the fastest of several kinds where nobody knows what is cheaper.
-    """
-    compared = [] if cheapest.is_rented else _compared(owned)
-    return cheapest.owned or (compared[0] if compared else None)
-
-
-def _decided_words(
-    compared: Sequence[Option], cheapest: Cheapest, limits: Limits, best: Option
-) -> str:
-    """Say which is the cheapest where somebody asks between kinds and renting; else what was."""
-    asked = asked_words(limits, best)
-    if not compared:
-        return asked
-    if cheapest.owned:
-        return f"{asked} is yours, {cheapest.owned.gpus}"
-    return f"{asked} is to rent {best.gpus}" if cheapest.is_rented else "yours"
-
-
-def _compared(owned: Sequence[Option]) -> list[Option]:
-    """Return what is owned, the fastest first, where it is of several kinds; else nothing."""
-    if len({each.kind for each in owned}) < 2:  # noqa: PLR2004 - nothing to compare
-        return []
-    return sorted(owned, key=lambda each: each.predicted_days)
-
-
-def _against(job: Job, compared: Sequence[Option]) -> list[Fact]:
-    """Lay the fastest of what is compared against the next: speed, energy, and settings."""
-    if not compared:
-        return []
-    first, second = compared[:2]
-    times = second.predicted_days / first.predicted_days
-    is_sure = first.predicted_days_band.high < second.predicted_days_band.low
-    words = f"{first.gpus} {times:.2f} x as fast{'' if is_sure else ', within the range of both'}"
-    energies = (first.predicted_energy_kwh, second.predicted_energy_kwh)
-    if all(energies):
-        words += f"; {energies[0]:,.1f} against {energies[1]:,.1f} kWh"
-    differing = ", ".join(differing_words(job, first.strategy, second.strategy))
-    return [Fact("compared", f"{words}; {second.gpus} {differing}" if differing else words, words)]
-
-
 def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
     """Say what each kind that was named does best of what was asked, or why it does nothing."""
     without = list(_without_best(job, found)) if found.by_kind else []
@@ -141,14 +106,18 @@ def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
     for best in sorted(found.by_kind, key=lambda each: rank(point_of(each), limits)):
         misses = "" if _meets(best, limits) else ", which misses what was asked"
         least = fewest.get(best.kind, best)
-        fewer = f" (fewest {least.num_gpus}: {_both(least)})" if least.gpus != best.gpus else ""
+        fewer = (
+            f" (fewest {least.num_gpus}: {both_words(least)})" if least.gpus != best.gpus else ""
+        )
         if best.kind in near and near[best.kind].gpus != least.gpus:
-            fewer = f" (or {near[best.kind].gpus}: {_both(near[best.kind])}){fewer}"
-        words.append(f"{best.gpus}: {_both(best)}{misses}{fewer}")
+            fewer = f" (or {near[best.kind].gpus}: {both_words(near[best.kind])}){fewer}"
+        words.append(f"{best.gpus}: {both_words(best)}{misses}{fewer}")
         few = near.get(best.kind, least)
         is_less = few.gpus != best.gpus
         fewest_words = f" ({few.num_gpus}: {format_days(few.predicted_days)})" if is_less else ""
-        short.append(f"{best.gpus}: {_both(best)}{' (misses)' if misses else ''}{fewest_words}")
+        short.append(
+            f"{best.gpus}: {both_words(best)}{' (misses)' if misses else ''}{fewest_words}"
+        )
     words += without
     short += without
     if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
@@ -248,7 +217,7 @@ def _why(limits: Limits, best: Option) -> tuple[Fact, ...]:
 def _fastest(found: Market, limits: Limits, best: Option) -> tuple[Fact, ...]:
     """Say how fast a run is at most for what may be spent."""
     return tuple(
-        Fact("fastest", f"{each.gpus}: {_both(each)}{', at best' * (each in found.likely)}")
+        Fact("fastest", f"{each.gpus}: {both_words(each)}{', at best' * (each in found.likely)}")
         for each in _fastest_of(found, limits, best)
     )
 
@@ -307,17 +276,14 @@ def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tu
 def _told(option: Option) -> str:
     rate = option.usd_per_gpu_hour
     paid = "" if rate is None else f" at {format_money(rate)} a GPU-hour"
-    return f"{option.gpus}: {_both(option)}{paid}, {format_count(option.tokens_per_s)} tokens/s"
+    return (
+        f"{option.gpus}: {both_words(option)}{paid}, {format_count(option.tokens_per_s)} tokens/s"
+    )
 
 
 def found_words(option: Option) -> str:
     """Say a choice in a line, as soon as it is certain."""
-    return f"{option.gpus}: {_both(option)}"
-
-
-def _both(option: Option) -> str:
-    cost = "" if option.predicted_usd is None else f" and {format_money(option.predicted_usd)}"
-    return f"{format_days(option.predicted_days)}{cost}"
+    return f"{option.gpus}: {both_words(option)}"
 
 
 def _range(option: Option) -> str:
@@ -401,83 +367,12 @@ def _tie(best: Option, others: Sequence[Option]) -> tuple[Fact, ...]:
     return (Fact("a tie", f"{words} is sure"),)
 
 
-def _yours(owned: Option, best: Option, own: Ownership) -> Fact:
-    """Say what a run takes on one's own GPUs, and whether that is cheaper than to rent."""
-    words, kwh = f"{owned.gpus}: {_both(owned)}", owned.predicted_energy_kwh
-    rent = best.predicted_usd
-    whole = own.predicted_run_usd_amortised
-    if rent is not None and whole is not None:
-        less = "less" if whole < rent else "more"
-        words = (
-            f"{owned.gpus}: {format_days(owned.predicted_days)} and {format_money(whole)}, its "
-            f"part of {_price_words(owned, own)} with it, {less} than to rent {best.gpus}"
-            f"{_same_rented(owned, best, own)}"
-        )
-        back = _paid_back(own, rent)
-        paid = back.partition(" hours,")[0].replace(" against that", "")
-        paid += " h" if paid != back else ""
-        short = (
-            f"{owned.gpus}: {_both(owned)} of electricity, {format_money(whole)} with its part of "
-            f"the price, {less} than to rent{paid}"
-        )
-        return Fact("yours", words + back, short)
-    short = ""
-    if rent is None or not kwh:
-        return Fact("yours", words)
-    if owned.predicted_usd is None:
-        words += f"; cheaper than to rent below {format_money(rent / kwh)} a kWh ({kwh:,.0f} kWh)"
-    else:
-        less = "less" if owned.predicted_usd < rent else "more"
-        words += (
-            f" of electricity alone ({kwh:,.0f} kWh), {less} than to rent {best.gpus}"
-            f"{_same_rented(owned, best, own)}; what the GPU costs is not in it"
-        )
-        short = f"{owned.gpus}: {_both(owned)} of electricity alone, {less} than to rent"
-        if own.break_even_hours is not None:
-            words += f": {own.break_even_hours:,.0f} hours against renting one pay that back"
-    return Fact("yours", words, short)
-
-
-def _same_rented(owned: Option, best: Option, own: Ownership) -> str:
-    """Say what the same GPUs cost to rent, where others are taken and somebody rents these out."""
-    if own.usd_per_gpu_hour_rented is None or owned.gpus == best.gpus:
-        return ""
-    usd = own.usd_per_gpu_hour_rented * owned.num_gpus * owned.predicted_days * DAY_S / HOUR_S
-    return f" (or the same, {format_money(usd)})"
-
-
-def _price_words(owned: Option, own: Ownership) -> str:
-    """Say what the GPUs cost, of several what each does: a sum for all is easily meant."""
-    if own.buy_usd is None or owned.num_gpus == 1:
-        return "the GPU's price"
-    return f"the GPUs' price ({owned.num_gpus} x {format_money(own.buy_usd / owned.num_gpus)})"
-
-
-def _paid_back(own: Ownership, rent_usd: float) -> str:
-    """Say after how long a bought GPU has cost what the offer beside it would have.
-
-    buy + electricity r = rent r: after r = buy / (rent - electricity) runs.
-    """
-    electricity, a_month = own.predicted_electricity_usd, own.hours_per_month
-    if own.buy_usd is None or electricity is None or not a_month:
-        return ""
-    if rent_usd <= electricity:
-        return "; never paid back: its electricity alone costs no less"
-    runs = own.buy_usd / (rent_usd - electricity)
-    hours = runs * own.predicted_days * DAY_S / HOUR_S
-    served = f", of {own.months:,.0f} that it serves" if own.months else ""
-    return (
-        f"; paid back against that after {hours:,.0f} hours, {hours / a_month:,.0f} months of such "
-        f"use{served}"
-    )
-
-
 def _others(label: str, others: Sequence[Option]) -> tuple[Fact, ...]:
     """Name other choices that nothing beats in both time and money, spread from end to end."""
     step = max(1, -(-len(others) // NUM_OTHERS))
     chosen = others[step - 1 :: step][:NUM_OTHERS]
     return tuple(
-        Fact("" if place else label, f"{each.gpus}: {_both(each)}")
+        Fact("" if place else label, f"{each.gpus}: {both_words(each)}")
         for place, each in enumerate(chosen)
     )
 
@@ -490,7 +385,7 @@ def _fewest(found: Market, limits: Limits) -> tuple[Fact, ...]:
     if limits.are_none and 1 < len(found.fewest) <= NUM_NAMED and len(found.by_kind) > 1:
         return ()  # told beside what each kind does best
     if found.smallest is not None:
-        words = f"{found.smallest.gpus}: {_both(found.smallest)}"
+        words = f"{found.smallest.gpus}: {both_words(found.smallest)}"
         if not _surely_meets(found.smallest, limits):
             words += f", which may miss what was asked{_range(found.smallest)}"
         return (Fact("fewest", words),)
