@@ -4,7 +4,8 @@ import argparse
 
 import pytest
 
-from brimful.cli.main import main
+from brimful.cli.main import main, parser_of
+from brimful.cli.sources import take_model, take_source
 from brimful.cli.uncompiled import facts, most_times
 from brimful.hardware.gpus import load_cluster
 from brimful.values.plan import StepTime
@@ -27,6 +28,17 @@ mode = "full"
 TENSOR_PARALLEL = "[parallelism]\ntensor_parallel_degree = 2"
 COMPILED = "[compile]\nenable = true"
 H100 = load_cluster("h100-80gb", memory_limit_bytes=None).device
+
+
+TUNE = """
+tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}}
+dataset: {{_component_: torchtune.datasets.alpaca_dataset, packed: true}}
+model: {{_component_: torchtune.models.{}}}
+batch_size: 2
+optimizer: {{_component_: torch.optim.AdamW, lr: 2e-5, fused: true}}
+compile: true
+dtype: bf16
+"""
 
 
 class Made:
@@ -52,6 +64,24 @@ def test_a_file_is_answered_without(parts, flags, says, tmp_path, capsys):
     assert says[-1] in out
     assert "x as fast" in out
     assert "is not run" not in found.err
+
+
+@pytest.mark.parametrize(
+    ("builder", "found"),
+    [
+        ("llama3_2.llama3_2_1b", ("flex", "blocks+loss", ())),
+        ("gemma2.gemma2_2b", (None, "none", ("compile",))),  # whose scores have a cap
+    ],
+)
+def test_packed_documents_are_attended_and_compiled_where_a_class_takes_it(
+    builder, found, tmp_path
+):
+    path = tmp_path / "tune.yaml"
+    path.write_text(TUNE.format(builder), "utf-8")
+    args = parser_of("plan").parse_args(["--from", str(path), "--gpus", "a100-80gb"])
+    take_model(args)
+    take_source(args)
+    assert (args.attention, args.compile, args.planned_without) == found
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_full_training_is_said_whole(tmp_path):
     taken, found = read(tmp_path, FULL)
     assert taken == {
         "allocator": "expandable_segments:True", "task": "chat", "method": "full",
-        "precision": "bf16", "seq_len": 2048, "packing": "documents", "zero": 0,
-        "dp_replicate": 1, "tp": 1, "optimizer_in_backward": False, "micro_batch": 2,
+        "precision": "bf16", "seq_len": 2048, "packing": "documents", "attention": "flex",
+        "zero": 0, "dp_replicate": 1, "tp": 1, "optimizer_in_backward": False, "micro_batch": 2,
         "global_batch": 8, "optimizer": "adamw", "learning_rate": 2e-5, "weight_decay": 0.01,
         "epsilon": 1e-8, "beta1": 0.9, "beta2": 0.999, "warmup_steps": 0, "schedule": "constant",
         "clip": 0.0, "compile": "none", "loss_chunks": 2, "activation_checkpointing": ["full"],

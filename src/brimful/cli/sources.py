@@ -71,6 +71,8 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
     unfused: tuple[str, ...] = ()
     if any(each.flag == "fused_kernels" and each.value != "none" for each in kept):
         unfused = tuple(_unfused_words(args))
+    if any(each.flag == "attention" for each in kept) and not _attends_so(args):
+        kept, args.attention = [each for each in kept if each.flag != "attention"], None
     args.planned_without = uncompiled.plan_without(args, (each.flag for each in kept))
     left_out = {
         *(("fsdp",) if flat or away.flags else ()), *(("fused_kernels",) if unfused else ()),
@@ -114,6 +116,18 @@ def _read(args: argparse.Namespace, content: dict[str, Any] | None) -> "Read":
     except InputError as error:  # of a command line nobody knows the file that it was written to
         error.args = (str(error).replace(str(args.source), name_of(args.source)),)
         raise
+
+
+def _attends_so(args: argparse.Namespace) -> bool:
+    """Whether a model's class takes the kernel that a file says, which nobody typed."""
+    from brimful.cost.kv_cache import windows
+    from brimful.models.kernels import TAKING_MASKS, attentions_of
+
+    job = resolved.job_from(args)
+    if args.attention not in attentions_of(job):
+        return False
+    is_cut = any(window is not None and window < job.seq_len for window in windows(job.model))
+    return args.attention in TAKING_MASKS or not is_cut
 
 
 def _flat_notes(args: argparse.Namespace) -> "Iterator[str]":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NAMES = {"compile": "compile", "precision": "float8"}
 """Flags, each as files call what is planned without."""
-_BESIDE = ("tp", "pp", "ep", "zero", "dp_replicate", "dp_shard", "compile", "offload")
+_BESIDE = ("attention", "tp", "pp", "ep", "zero", "dp_replicate", "dp_shard", "compile", "offload")
 
 
 def plan_without(args: argparse.Namespace, said: "Iterable[str]") -> tuple[str, ...]:
@@ -54,8 +54,8 @@ def _refusal(args: argparse.Namespace) -> UnsupportedError | None:
         beside["dp_shard"] = 2  # over all that are left, however many these are
     strategy = Strategy(
         micro_batch=args.micro_batch if isinstance(args.micro_batch, int) else 1,
-        activation_checkpointing="none", loss_chunks=1, attention="sdpa",
-        **beside,
+        activation_checkpointing="none", loss_chunks=1,
+        **{"attention": "sdpa", **beside},
     )  # fmt: skip
     try:
         check_strategy(resolved.job_from(args), strategy)

@@ -81,7 +81,11 @@ def attention_from(args: argparse.Namespace, job: Job, device: Device | None) ->
     """
     if args.attention is not None:
         asked: Attention = check_taken(job, _of_documents(args.attention, job, device))
-        return asked if device is None else check_runs(job, asked, device)
+        try:
+            return asked if device is None else check_runs(job, asked, device)
+        except UnsupportedError:
+            if "attention" not in getattr(args, "said_by_file", ()):
+                raise
     chosen, reason = usual_attention(job, device)
     if reason:
         say_replaced(args, f"attention={chosen}", defaults.ATTENTIONS[0], reason)

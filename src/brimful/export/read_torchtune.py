@@ -263,6 +263,8 @@ def _rows(leaves: Leaves, task: str) -> None:
     packs = leaves.take("dataset.packed", bool, False) or any(each.get("packed") for each in every)
     is_of_one = task in _WRITTEN or task == "dpo"
     leaves.say("packing", "documents" if packs and not is_of_one else "none", "dataset.packed")
+    if packs and not is_of_one:  # ``_SUPPORTS_FLEX_ATTENTION``: of all that this version runs on
+        leaves.say("attention", "flex", "dataset.packed")
 
 
 def _batches(leaves: Leaves, task: str, copies: int) -> None:
