@@ -29,6 +29,9 @@ class Listener(Protocol):
     def adopt(self, module: torch.nn.Module) -> bool:
         """Take an outermost module; False where it is known as a part of another."""
 
+    def after_forward(self, module: torch.nn.Module, output: Any) -> None:
+        """Hear what an outermost module returned."""
+
     def after_backward(self, trained: Iterable[Trained]) -> None:
         """Hear that a backward pass is over, and which parameters have gradients."""
 
@@ -59,7 +62,10 @@ class _Follower:
         self._begin("forward" if torch.is_grad_enabled() else "eval")
 
     def leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+        is_outermost = self._depth == 1 and not self._backwards
         self._depth = max(0, self._depth - 1)
+        if is_outermost:
+            self._listener.after_forward(getattr(module, "_orig_mod", module), output)
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:

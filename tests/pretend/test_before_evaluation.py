@@ -1,11 +1,14 @@
 """What a training takes of a program that fails in its evaluation, beside one that has none."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from brimful import pretend
 from brimful.show.pretend import pretend_summary
+from brimful.show.sizes import combined_facts, largest_facts, mended_facts
 from brimful.units import MIB
 
 pytestmark = pytest.mark.torch
@@ -47,3 +50,70 @@ def test_nothing_is_told_where_it_is_no_evaluation_that_surely_fails(how):
 
 def test_nothing_is_told_of_what_fits():
     assert ran().report().before_evaluation_bytes is None
+
+
+def rendered(*, num_pixels=32768, batch=256, num_steps=8, every=3, with_graphs=True):
+    """A training that renders one view between two of its steps, and holds it."""
+    with pretend.gpu("t4") as run:
+        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for step in range(num_steps):
+            model(torch.randn(batch, 256, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == every:
+                with torch.set_grad_enabled(with_graphs):
+                    view = model(torch.randn(num_pixels, 256, device="cuda"))  # noqa: F841
+    return run
+
+
+def facts_of(run, report):
+    mended = run.mended(run.recording(), report.peak_event)
+    without = mended_facts(report, ["x.py"], mended) if mended else ()
+    summary = pretend_summary(report, ["x.py"], mended=without)
+    return {fact.label: fact.text for fact in summary.facts}
+
+
+def test_one_view_between_steps_that_builds_graphs_is_no_step():
+    run = rendered()
+    room = 56 * MIB
+    report = run.report(budget_bytes=room)
+    assert report.is_between_steps
+    assert report.before_evaluation_bytes <= room
+    told = facts_of(run, report)
+    assert "which fits" in told["training"]
+    line = int(report.unused_graphs.called_at.rpartition(":")[2])
+    assert "view = model(" in Path(__file__).read_text("utf-8").splitlines()[line - 1]
+    assert "torch.no_grad() around it" in told["graphs"]
+    assert "does not fit; fewer rows at once, too" in told["without"]
+
+
+def test_of_a_view_between_steps_no_batch_is_told_by_proportion():
+    run = rendered()
+    report = run.report(budget_bytes=64 * MIB)
+    program = ["x.py", "--batch", "256"]
+    assert largest_facts(report, program, None, run.recording()) == ()
+    assert combined_facts(report, program, run.recording()) == ()
+
+
+@pytest.mark.parametrize(
+    "how", [{"num_pixels": 1, "batch": 32768}, {"num_steps": 4}, {"with_graphs": False}], ids=str
+)
+def test_a_step_is_none_between_steps_nor_is_what_may_be_one(how):
+    run = rendered(**how)
+    assert not run.report(budget_bytes=int(run.peak_allocated_bytes * 0.9)).is_between_steps
+
+
+def test_a_graph_that_is_gone_through_and_kept_is_a_steps():
+    with pretend.gpu("t4") as run:
+        model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for step in range(6):
+            loss = model(torch.randn(4096, 256, device="cuda")).mean()
+            loss.backward(retain_graph=step == 2)
+            kept = loss if step == 2 else None  # noqa: F841 - which holds it
+            optimizer.step()
+            optimizer.zero_grad()
+    report = run.report(budget_bytes=int(run.peak_allocated_bytes * 0.9))
+    assert report.unused_graphs is None
+    assert not report.is_between_steps

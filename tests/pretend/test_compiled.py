@@ -60,6 +60,15 @@ def peak_over(call):
     return torch.cuda.max_memory_allocated() - before
 
 
+@pytest.mark.usefixtures("run")
+def test_a_scan_over_several_blocks_takes_a_place_for_each_of_them():
+    numbers = torch.ones(2**17, 32, device="cuda", dtype=torch.int64)
+    count = torch.compile(lambda x: x.cumsum(0))
+    count(numbers)
+    places = 3 * 8 * 32 * 2**17 // 256  # three numbers for each 256 rows of each column
+    assert peak_over(lambda: count(numbers)) == numbers.nbytes + places
+
+
 def test_what_is_fused_allocates_its_result_alone(run):
     x = matrix()
     assert peak_over(lambda: steps(x)) == 2 * MATRIX

@@ -144,3 +144,22 @@ def test_tables_of_whole_numbers_tell_a_batch_where_they_agree(large):
     assert rows_of((WIDTH, 9), (GIVEN, 7)) is None  # nobody knows which of them it is
     assert rows_of((GIVEN,)) == GIVEN
     assert rows_of((1, GIVEN), (GIVEN,)) is None  # a text's tokens, one after another
+
+
+def attended(batch):
+    with pretend.gpu("t4") as run:
+        layer = nn.TransformerEncoderLayer(128, 16, 256, batch_first=True)
+        model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), foreach=False)
+        for _ in range(2):
+            model(torch.randn(batch, 63, 128, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return run
+
+
+def test_the_workspaces_of_attention_grow_with_the_batch():
+    most_bytes = held_bytes(attended(300))
+    least, most = told(attended(1000), most_bytes, Argument("batch", 1000))[1:3]
+    assert 270 <= least <= 303
+    assert most <= 310

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from brimful.simulate.traced import FITTED_BUFFERS, OF_TOKENS, fitted_of
+from brimful.pretend.reading import FITTED_BUFFERS, OF_TOKENS
+from brimful.simulate.traced import fitted_of
 
 TOKENS = {"step 1 backward": 1024, "step 2 backward": 640}
 OTHER = "splits of the keys"

@@ -168,7 +168,7 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     from brimful.report.pretend import pretend_tables
     from brimful.show.answer import Answer
     from brimful.show.pretend import pretend_summary
-    from brimful.show.sizes import combined_facts, largest_facts
+    from brimful.show.sizes import combined_facts, largest_facts, mended_facts
     from brimful.show.summary import Fact
     from brimful.show.units import unit_ways
 
@@ -180,9 +180,11 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     recording = run.recording()
     if (known := known_event(done)) is not None:  # its other steps say the same
         recording = until(recording, known)
+    mended = run.mended(recording, report.peak_event) if report.without else None
     sizes = largest_facts(report, program, found, recording)
     ways = unit_ways(report) or (() if found else combined_facts(report, program, recording))
-    summary = pretend_summary(report, program, () if found else sizes, ways)
+    without = mended_facts(report, program, mended) if mended else ()
+    summary = pretend_summary(report, program, () if found else sizes, ways, without)
     if found:  # what was asked, before what the run of it did
         summary = summary._replace(facts=(*sizes, *summary.facts))
     below = (*output_paths.written_facts(args), Fact("next", more))

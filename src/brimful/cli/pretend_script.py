@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -166,8 +167,32 @@ def ended_by(
 ) -> BaseException | None:
     """Run the program, and return what ended it before its end; None: nothing but its time did.
 
+    Where a stage of a pipeline asks another what it sends, it is run as that one's process first.
+    The arguments are ``TimeLimit``'s.
+    """
+    from brimful.pretend.pipeline_shapes import asking_neighbours
+
+    def run_as(rank: int) -> None:
+        if not others:
+            told("the stages before this one are run up to what they send, which it asks for")
+        others.add(rank)
+        with contextlib.redirect_stdout(io.StringIO()):
+            _ended_with_texts(pretended.as_rank(rank), program, limits, _unheard)
+
+    others = set[int]()
+    return asking_neighbours(lambda: _ended_with_texts(pretended, program, limits, told), run_as)
+
+
+def _ended_with_texts(
+    pretended: "Run",
+    program: Sequence[str],
+    limits: "Limits",
+    told: Callable[[str], None],
+) -> BaseException | None:
+    """Run the program, as ``ended_by`` does, and by itself.
+
     Of loops that write a text few rounds are run; where these do not bear out what was told of the
-    others, or there is an error behind them, it is run again. The arguments are ``TimeLimit``'s.
+    others, or there is an error behind them, it is run again.
     """
     from brimful.pretend.text_loops import PERIODS
     from brimful.pretend.time_limit import limited

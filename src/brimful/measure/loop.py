@@ -115,6 +115,9 @@ class CpuLoopMeter:
         del module
         return True
 
+    def after_forward(self, module: torch.nn.Module, output: Any) -> None:
+        """Nothing: what is kept is read off addresses."""
+
     def after_backward(self, trained: Iterable[Trained]) -> None:
         """Keep the gradients' addresses."""
         self._gradients.append(addresses(x.grad for _, x in trained if x.grad is not None))
@@ -159,6 +162,9 @@ class CudaLoopMeter:
         """Nothing to follow: the counters know it."""
         del module
         return False
+
+    def after_forward(self, module: torch.nn.Module, output: Any) -> None:
+        """Nothing: the counters know it."""
 
     def after_backward(self, trained: Iterable[Trained]) -> None:
         """Nothing: the counters know it."""

@@ -24,6 +24,7 @@ import torch._dynamo.utils
 import torch._inductor.async_compile
 import torch._inductor.choices
 import torch._inductor.codecache
+import torch._inductor.codegen.triton_split_scan
 import torch._inductor.compile_fx
 import torch._inductor.config
 import torch._inductor.cpu_vec_isa
@@ -51,6 +52,13 @@ _triton: Any = torch.utils._triton  # noqa: SLF001
 _HOST = torch.device("cpu")
 _TRITON = ("triton", "triton.language")
 """What a module written for a card imports, and needs for its kernels alone."""
+_BITS = {
+    "int1": 1, "int8": 8, "int16": 16, "int32": 32, "int64": 64,
+    "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64,
+    "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64,
+}  # fmt: skip
+"""Of Triton's types, which what writes a scan over several blocks asks for
+(``triton/language/core.py``)."""
 _ASKED_OF_CUDA = (
     "current_device", "set_device", "device_count", "stream", "current_stream", "set_stream",
     "synchronize", "get_device_properties", "memory_allocated", "is_bf16_supported",
@@ -263,19 +271,23 @@ def _kernels(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, s
     yield compiles, "triton", triton
     yield compiles, "cpp_pybinding", cpp
     yield compiles, "wait", lambda _self, _scope: None
+    scans = _inductor.codegen.triton_split_scan.TritonSplitScanKernel
+    yield scans, "scan", _with_triton_at_hand(scans.scan)
     modules = _inductor.codecache.PyCodeCache
     loads = modules.load_by_key_path.__func__
     yield modules, "load_by_key_path", classmethod(_with_triton_at_hand(loads))
 
 
 def _with_triton_at_hand(load: Any) -> Any:
-    """Return what loads a generated module, where Triton may be absent."""
+    """Return what writes a kernel or loads a generated module, where Triton may be absent."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if _TRITON[0] in sys.modules or importlib.util.find_spec(_TRITON[0]) is not None:
             return load(*args, **kwargs)
         stand_in, language = map(ModuleType, _TRITON)
         stand_in.language = language  # type: ignore[attr-defined]
+        for name, bits in _BITS.items():
+            setattr(language, name, SimpleNamespace(primitive_bitwidth=bits))
         sys.modules.update(zip(_TRITON, (stand_in, language), strict=True))
         try:
             return load(*args, **kwargs)

@@ -16,8 +16,6 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.distributed.tensor import _utils as tensor_places
 from torch.distributed.tensor import debug
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -29,10 +27,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from brimful.errors import InputError
 from brimful.pretend.kernels import current
 from brimful.pretend.known_values import TWIN
-from brimful.pretend.replacing import replaced
+from brimful.pretend.pipeline_shapes import shapes_as_said
 from brimful.pretend.shards import cut_when_asked_for
 
-_VOTE = "_warmup_p2p"
 Unseen = Callable[[], contextlib.AbstractContextManager[None]]
 
 
@@ -86,7 +83,7 @@ def pretend_world(world: World, unseen: Unseen) -> Iterator[None]:
         _shapes_unseen(unseen),
         cut_when_asked_for(),
         _buckets_unread(),
-        _shapes_as_said(),
+        shapes_as_said(),
         _messages_one_by_one(),
         _sent_until_waited_for(),
     ):
@@ -205,53 +202,6 @@ def _buckets_unread() -> Iterator[None]:
         yield
     finally:
         DistributedDataParallel.__init__ = original
-
-
-@contextlib.contextmanager
-def _shapes_as_said() -> Iterator[None]:
-    """Let the stages of a pipeline take shapes as they were given, without asking the others.
-
-    Since torch 2.12 they vote on it: a number is sent along the row and back, and read. Where
-    shapes were not given each stage tells the next what it sends. Gradients that come back are like
-    what was sent; what comes in is known of the first stage alone.
-    """
-    if not hasattr(_PipelineSchedule, _VOTE):
-        yield
-        return
-    with replaced(
-        (
-            (_PipelineSchedule, _VOTE, _agree),
-            (PipelineStage, "_send_meta", lambda *_: None),
-            (PipelineStage, "_recv_meta", _told),
-        )
-    ):
-        yield
-
-
-def _agree(_schedule: Any, stages: list[Any], has_backward: bool, *_: Any, **__: Any) -> None:  # noqa: FBT001 - as torch calls it
-    """Take each stage's own vote."""
-    from torch.distributed.pipelining._utils import InferenceMode
-
-    for stage in stages:
-        asks = InferenceMode.needs_dynamic(stage._user_meta, has_backward)  # noqa: SLF001
-        stage._inference_mode = InferenceMode.DYNAMIC if asks else InferenceMode.STATIC  # noqa: SLF001
-
-
-def _told(stage: Any, source: int) -> Any:
-    """Return what a neighbour tells of what it sends."""
-    from torch.distributed.pipelining import stage as stages
-
-    there: Any = stages
-    if source > stage.stage_index:
-        gradients = there._derive_grad_metas(stage._stage_meta.outputs)  # noqa: SLF001
-        return there._StageBackwardMeta(backward_metas=gradients)  # noqa: SLF001
-    if stage._user_meta.inputs is None:  # noqa: SLF001
-        raise InputError(
-            f"stage {stage.stage_index} of the pipeline asks stage {source} what comes in, and "
-            f"that does not run here; give PipelineStage(..., input_args=...) a tensor like it on "
-            f"the meta device"
-        )
-    return there._StageForwardMeta(forward_metas=stage._user_meta.inputs)  # noqa: SLF001
 
 
 @contextlib.contextmanager

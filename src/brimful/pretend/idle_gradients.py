@@ -6,12 +6,30 @@ large as itself, and its forward pass keeps what its backward pass needs.
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
+from torch.utils import _pytree as pytree
 
 from brimful.pretend.not_updated import Part, RowsOf
 from brimful.pretend.report_values import IdleGradients
+
+
+class Pass(NamedTuple):
+    """A call of an outermost module.
+
+    Attributes:
+        parameters: Those of the module, by ``id``.
+        has_graph: Whether a backward pass could go through what it returned.
+        end: Event of the first device's recording by which it has returned.
+        rows: Where what it returned lies on that device.
+    """
+
+    parameters: frozenset[int]
+    has_graph: bool
+    end: int
+    rows: tuple[int, ...]
 
 
 class Trained:
@@ -21,24 +39,39 @@ class Trained:
         updated: Those that an optimizer has, by ``id``.
         updated_rows: Where they lie on the first device.
         parts: Of the modules that were called.
+        passes: Of each phase that calls an outermost module, by the phase's number.
         num_updates: Of every optimizer; one that is gone is not taken for a later one.
     """
 
     def __init__(self) -> None:
         """Have seen none yet."""
         self._models: dict[int, tuple[str, int, int]] = {}
+        self._gradients: dict[int, set[int]] = {}
         self.updated = set[int]()
         self.updated_rows = set[int]()
         self.parts: list[Part] = []
+        self.passes: dict[int, Pass] = {}
         self.num_updates = Counter[ref[torch.optim.Optimizer]]()
 
-    def had_gradients(self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]]) -> None:
+    def has_run(
+        self, phase: int, module: torch.nn.Module, output: Any, end: int, rows_of: RowsOf
+    ) -> None:
+        """Note what a module returned whose call is a phase, and by which event."""
+        leaves = [each for each in pytree.tree_leaves(output) if isinstance(each, torch.Tensor)]
+        has_graph = any(each.requires_grad for each in leaves)
+        parameters = frozenset(map(id, torch.nn.Module.parameters(module)))
+        self.passes[phase] = Pass(parameters, has_graph, end, rows_of(leaves))
+
+    def had_gradients(
+        self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]], rows_of: RowsOf
+    ) -> None:
         """Note parameters that have a gradient, each with the outermost module that it is of."""
         for module, parameter in trained:
             if parameter.grad is not None:
                 grad = parameter.grad
                 told = (type(module).__name__, grad.numel(), grad.numel() * grad.element_size())
                 self._models[id(parameter)] = told
+                self._gradients.setdefault(id(parameter), set()).update(rows_of([grad]))
 
     def was_updated(self, optimizer: torch.optim.Optimizer, rows_of: RowsOf) -> None:
         """Note the parameters that an optimizer has, and where they lie."""
@@ -58,9 +91,7 @@ class Trained:
 
         Where none of what had gradients was updated there is none: an engine updates copies.
         """
-        if not self.updated & {*self._models}:
-            return ()
-        idle = [told for number, told in self._models.items() if number not in self.updated]
+        idle = [self._models[number] for number in self._idle()]
         every = [
             IdleGradients(
                 model=model,
@@ -70,3 +101,28 @@ class Trained:
             for model in {name for name, _, _ in idle}
         ]
         return tuple(sorted(every, key=lambda each: -each.num_bytes))
+
+    def idle_rows(self) -> list[int]:
+        """Return where gradients lie that no update used."""
+        idle = {*self._idle()}
+        used = (rows for number, rows in self._gradients.items() if number not in idle)
+        return sorted(set().union(*map(self._gradients.__getitem__, idle)).difference(*used))
+
+    def idle_passes(self) -> list[int]:
+        """Return the phases that call modules whose gradients no update uses."""
+        idle = {*self._idle()}
+        return [
+            phase
+            for phase, each in self.passes.items()
+            if each.parameters & idle and not each.parameters & self.updated
+        ]
+
+    def returned(self) -> list[int]:
+        """Return where lies what modules returned that phases call."""
+        return [row for each in self.passes.values() for row in each.rows]
+
+    def _idle(self) -> list[int]:
+        """List the parameters that had gradients and are in no optimizer, by ``id``."""
+        if not self.updated & {*self._models}:
+            return []
+        return [number for number in self._models if number not in self.updated]

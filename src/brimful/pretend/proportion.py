@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from brimful.allocator.config import AllocatorSettings
 from brimful.allocator.held import held_of
 from brimful.pretend.logits import sizes_in, with_logits
-from brimful.pretend.reading import classify
+from brimful.pretend.reading import FITTED_BUFFERS, OF_TOKENS, classify
 from brimful.pretend.recording import NEVER, Recording
 from brimful.values.results import (
     GRADIENTS,
@@ -62,6 +62,7 @@ class Proportion(NamedTuple):
         is_sure: Whether these fit with room to spare; else the allocator's cache is emptied on the
             way, or what lies outside of it may take the room.
         given: How large it is.
+        constant: What the program's text calls it; empty: nothing.
     """
 
     names: tuple[str, ...]
@@ -69,6 +70,7 @@ class Proportion(NamedTuple):
     most: int
     is_sure: bool = True
     given: int = 0
+    constant: str = ""
 
 
 class Room(NamedTuple):
@@ -113,11 +115,13 @@ class Batch(NamedTuple):
         names: The arguments that say how large it is; none: only tensors do.
         given: How large it is.
         rows: What grows with it.
+        constant: What the program's text calls it; empty: nothing.
     """
 
     names: tuple[str, ...]
     given: int
     rows: "_Rows"
+    constant: str = ""
 
     def scaled(self, recording: Recording, num: int) -> Recording:
         """Return a recording of the program with another batch, of what surely grows with it."""
@@ -125,17 +129,26 @@ class Batch(NamedTuple):
 
 
 def batch_of(
-    recording: Recording, arguments: Iterable[Argument], *, by_tensors: bool = False
+    recording: Recording,
+    arguments: Iterable[Argument],
+    constants: Iterable[Argument] = (),
+    *,
+    by_tensors: bool = False,
 ) -> Batch | None:
     """Return the batch of a program; None: it is not seen in what forward passes make.
 
-    ``arguments``: those that may say how large its batch is. ``by_tensors``: whether the rows of
-    its tokens or labels tell, where none of these is seen.
+    ``arguments``: those that may say how large its batch is. ``constants``: of the program's text,
+    where none of these is seen. ``by_tensors``: whether the rows of its tokens or labels tell,
+    where no constant is seen either.
     """
     item = with_logits(recording, classify(recording))
     dims = [sizes_in(shape) for shape, _ in recording.shapes]
     loose = _loose(recording, item)
     names, given = _batch_of(recording, dims, loose, arguments)
+    constant = ""
+    if not names:
+        called, given = _batch_of(recording, dims, loose, constants)
+        names, constant = ("",) * bool(called), "".join(called[:1])
     for num_sizes in (2, 1) if by_tensors else ():
         if not names:
             sizes = _first_sizes(recording, dims, num_sizes)
@@ -147,7 +160,7 @@ def batch_of(
     if not names:
         return None
     rows = _rows(recording, item, dims, loose, given)
-    return Batch(tuple(filter(None, names)), given, rows)
+    return Batch(tuple(filter(None, names)), given, rows, constant)
 
 
 def by_proportion(
@@ -172,8 +185,9 @@ def proportion_of(recording: Recording, batch: Batch, room: Room) -> Proportion:
             _most(recording, each, batch.given, room, surely=surely) for each in batch.rows
         )
         if most:
-            return Proportion(batch.names, least, max(least, most), surely, batch.given)
-    return Proportion(batch.names, 0, 0, given=batch.given)
+            most = max(least, most)
+            return Proportion(batch.names, least, most, surely, batch.given, batch.constant)
+    return Proportion(batch.names, 0, 0, given=batch.given, constant=batch.constant)
 
 
 def most_of(recording: Recording, batch: Batch, room: Room, *, times: int = 1) -> int:
@@ -256,8 +270,10 @@ def _rows(
     sure = ((loose & is_multiple & ~is_one) | inputs) & ~of_weights
     # A gradient has its weight's sizes; what else has, may be an activation that happens to.
     unclear = loose & ~sure & ~(of_weights & is_back)
-    # What a kernel takes for itself may hang on its tokens, by steps.
+    # What a kernel takes for itself may hang on its tokens, by steps; of some it is known.
     passing = (item == ITEM_NAMES.index(WORKSPACES)) & (recording.died != NEVER)
+    names = [op in (*FITTED_BUFFERS, *OF_TOKENS) for op in recording.ops]
+    sure |= passing & is_multiple & np.array(names)[recording.op]
     return _Rows(sure, sure | unclear | passing)
 
 

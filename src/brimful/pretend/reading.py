@@ -51,6 +51,24 @@ _WHY = {
     NOT_UPDATED: "of the sizes of the parameters, held over steps, and in no optimizer",
 }
 
+FITTED_BUFFERS = (
+    "gradient times output",
+    "contiguous copy of the input",
+    "contiguous copy of the gradient",
+    "softmax before masked rows are zeroed",
+    "mask of minus infinity",
+    "softmax_d, fp32 row sums",
+    "dq_accum, fp32",
+    "dk of every query head",
+    "dv of every query head",
+    "contiguous copy of the gradient of the output",
+    "contiguous copy of the output",
+    "the input in the type of the result",
+)
+"""Workspaces that have formulas, by the names that the table of workspaces gives them."""
+OF_TOKENS = ("gradients in fp32",)
+"""Those that have one where each token has as many bytes of them, and grow beyond a few tiles."""
+
 
 def phase_of_step(name: str) -> str:
     """Map a tape phase such as ``step 2 forward`` to the phase people read: ``step 2+``."""

@@ -17,7 +17,6 @@ from brimful.allocator.held import held_within
 from brimful.allocator.replay import Replay, replay
 from brimful.cost.assumptions import DATASHEET
 from brimful.errors import InputError
-from brimful.pretend.before_evaluation import before_evaluation
 from brimful.pretend.logits import NUM_CHUNKS, in_chunks, with_logits
 from brimful.pretend.modules import by_owner, by_pattern, pattern_of
 from brimful.pretend.reading import (
@@ -49,11 +48,9 @@ from brimful.pretend.report_values import (
     Reserved,
     StateBytes,
     Tensor,
-    UnusedGraphs,
 )
 from brimful.pretend.scores import attention_of
 from brimful.pretend.script_lines import ScriptLine, place_of
-from brimful.pretend.unused_graphs import num_forwards, unused_rows
 from brimful.process.versions import versions
 from brimful.units import MIB
 from brimful.values.plan import PhasePeak
@@ -134,7 +131,6 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         logits=_logits(recording, item, peak_event, at_capacity, settings),
         kept=_kept(recording, item),
         grows=_grows(recording, item, at_capacity.capacity_bytes, reserved),
-        unused_graphs=_unused_graphs(recording, item, peak_event, places),
         idle_gradients=idle_gradients,
         attention=attention_of(recording, item),
         host=_host(host),
@@ -143,7 +139,6 @@ def read_report(  # noqa: PLR0913 - what was run, on what, and what is known of 
         unknown_ops=unknown,
         beside_torch=beside_torch,
         assumptions=tuple(sorted(assumptions)),
-        before_evaluation_bytes=before_evaluation(recording, at_capacity.failure, settings),
     )
 
 
@@ -396,25 +391,6 @@ def _grows(
         largest=tensor_of(recording, item, largest),
         full_step=last - (not is_whole) + num_more,
         num_more=num_more,
-    )
-
-
-def _unused_graphs(
-    recording: Recording,
-    item: NDArray[np.int64],
-    peak_event: int,
-    places: Sequence[ScriptLine],
-) -> UnusedGraphs | None:
-    rows = unused_rows(recording, item, peak_event)
-    if not len(rows):
-        return None
-    sizes = recording.num_bytes[rows]
-    most = int(np.bincount(recording.phase[rows], sizes).argmax())
-    place = place_of(most, recording.phases, places)
-    return UnusedGraphs(
-        num_bytes=int(sizes.sum()),
-        num_forwards=num_forwards(recording, rows),
-        called_at="" if place is None else place.line,
     )
 
 

@@ -6,7 +6,7 @@ recording stands in ``report.py``.
 
 import msgspec
 
-from brimful.pretend.step_values import Cut
+from brimful.pretend.step_values import Cut, Without
 from brimful.pretend.unit_values import WholeUnit
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import Outcome, Timeline
@@ -448,6 +448,9 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         whole_unit: A unit of FSDP that is most of a model; None: there is none.
         before_evaluation_bytes: What the allocator holds at most before the evaluation in which the
             program fails; None: it does not fail in one.
+        without: What is left where unused graphs and idle gradients are not made; None: there are
+            none.
+        is_between_steps: Whether it fails, or is at its peak, in a pass between steps of training.
     """
 
     statement: str
@@ -473,7 +476,6 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     logits: Logits | None
     kept: Kept | None
     grows: Grows | None
-    unused_graphs: UnusedGraphs | None
     idle_gradients: tuple[IdleGradients, ...]
     attention: Attention
     host: Host
@@ -488,4 +490,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step_time: StepTime | None = None
     not_updated: tuple[NotUpdated, ...] = ()
     whole_unit: WholeUnit | None = None
+    unused_graphs: UnusedGraphs | None = None
     before_evaluation_bytes: int | None = None
+    without: Without | None = None
+    is_between_steps: bool = False

@@ -1,4 +1,4 @@
-"""The arguments that a script's text declares, and where a command line gives them.
+"""The numbers of a script: the arguments that its text declares, those that it writes out.
 
 argparse's ``add_argument`` and click's ``option`` are read; what another program parses is found by
 the name that was asked for alone.
@@ -6,6 +6,7 @@ the name that was asked for alone.
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,41 @@ def declared_in(tree: ast.AST) -> Iterator[Declared]:
         switch = _SWITCHES.get(str(told.get("action")))
         if names:
             yield Declared(names, told.get("default", switch), switch is not None)
+
+
+def constants_in(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that a text writes whole numbers behind: variables, keywords, keys."""
+    for name, value in chain.from_iterable(map(_named, ast.walk(tree))):
+        if isinstance(value, ast.Constant) and type(value.value) is int:
+            yield name, value.value
+
+
+def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield what a part of a text gives names to."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from _assigned(target, node.value)
+    elif isinstance(node, ast.keyword) and node.arg is not None:
+        yield node.arg, node.value
+    elif isinstance(node, ast.arguments):
+        last = [*node.posonlyargs, *node.args][-len(node.defaults) or None :]
+        for each, default in (
+            *zip(last, node.defaults, strict=False),
+            *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+        ):
+            yield each.arg, default
+    elif isinstance(node, ast.Dict):
+        for key, of_key in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, of_key
+
+
+def _assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for each, part in zip(target.elts, value.elts, strict=False):
+            yield from _assigned(each, part)
+    elif isinstance(target, ast.Name | ast.Attribute):
+        yield target.id if isinstance(target, ast.Name) else target.attr, value
 
 
 def _written(node: ast.expr) -> list[Any]:

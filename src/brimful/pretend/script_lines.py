@@ -2,7 +2,7 @@
 
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,24 +18,32 @@ class ScriptLine(NamedTuple):
     Attributes:
         line: ``file:number``; empty: nothing but libraries runs.
         function: In which function; empty: in none.
+        callers: The script's lines that called it, the innermost first.
     """
 
     line: str
     function: str
+    callers: tuple[str, ...] = ()
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """Its lines from the outermost on."""
+        return (*reversed(self.callers), self.line)
 
 
 def script_line() -> ScriptLine:
-    """Return the innermost line that runs and is no library's."""
+    """Return the innermost line that runs and is no library's, and those that called it."""
     frame: Any = sys._getframe(1)  # noqa: SLF001
+    lines, function = list[str](), ""
     while frame is not None:
         code = frame.f_code
         if not is_library(code.co_filename):
             name = code.co_name
-            return ScriptLine(
-                f"{code.co_filename}:{frame.f_lineno}", "" if name.startswith("<") else name
-            )
+            if not lines and not name.startswith("<"):
+                function = name
+            lines.append(f"{code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
-    return ScriptLine("", "")
+    return ScriptLine(lines[0], function, tuple(lines[1:])) if lines else ScriptLine("", "")
 
 
 def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) -> ScriptLine | None:
@@ -44,6 +52,27 @@ def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) ->
     ``phases``: all of them, the first of which is loading.
     """
     return places[phase - 1] if phase and len(places) + 1 == len(phases) else None
+
+
+def own_line_of(
+    phase: int, others: Iterable[int], phases: Sequence[str], places: Sequence[ScriptLine]
+) -> str:
+    """Return the outermost of the script's lines by which it comes to a phase, and to no other.
+
+    Where it comes there as to the ``others``, it is the innermost; empty: not known.
+    """
+    place = place_of(phase, phases, places)
+    if place is None:
+        return ""
+    ways = {
+        way[:num] for other in others if (way := places[other - 1].way) for num in _lengths(way)
+    }
+    own = (place.way[:num] for num in _lengths(place.way) if place.way[:num] not in ways)
+    return next(own, place.way)[-1]
+
+
+def _lengths(way: Sequence[str]) -> range:
+    return range(1, len(way) + 1)
 
 
 def is_library(file: str) -> bool:

@@ -4,6 +4,7 @@ A notebook is run as the script that its cells of code are; lines for IPython or
 in another language, do nothing.
 """
 
+import ast
 import contextlib
 import importlib.util
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from brimful.errors import InputError
 from brimful.pretend.launchers import LAUNCHERS, MODULE_FLAG, MODULES, Launched
+from brimful.pretend.script_arguments import constants_in
 
 NOTEBOOK = ".ipynb"
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
@@ -97,6 +99,17 @@ def script_of(notebook: Path) -> str:
     Raises InputError: its cells cannot be read.
     """
     return "".join(f"{line}\n" for line in chain.from_iterable(_cells_of(notebook)))
+
+
+def written_in(script: str) -> list[tuple[str, int]]:
+    """List the names that a script or a notebook writes whole numbers behind; none of a module."""
+    path = Path(script)
+    try:
+        is_notebook = path.suffix == NOTEBOOK
+        text = script_of(path) if is_notebook else path.read_text("utf-8")
+        return list(constants_in(ast.parse(text)))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []  # what fails when it is run
 
 
 def _cells_of(notebook: Path) -> list[list[str]]:

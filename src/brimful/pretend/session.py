@@ -19,6 +19,7 @@ from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels, subclasses
 from brimful.pretend.already import already_done, whole_gradients
+from brimful.pretend.between_steps import with_passes
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
 from brimful.pretend.device import NAME, Card
@@ -27,12 +28,15 @@ from brimful.pretend.fake_mode import FakeMode
 from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.known_values import knowing
+from brimful.pretend.logits import with_logits
 from brimful.pretend.moving import modules_move
 from brimful.pretend.not_updated import not_updated, with_copies
 from brimful.pretend.optimizers import picking_as
 from brimful.pretend.other_kernels import OtherKernels
+from brimful.pretend.reading import classify
 from brimful.pretend.recording import Recording
 from brimful.pretend.recurrent_cudnn import flattening
+from brimful.pretend.remedies import Mended, mended
 from brimful.pretend.replacing import replaced
 from brimful.pretend.report import read_report
 from brimful.pretend.report_values import PretendReport, StepTime
@@ -42,9 +46,13 @@ from brimful.pretend.step_values import Cut, fits_all
 from brimful.pretend.steps import following
 from brimful.pretend.tape import Tape
 from brimful.pretend.unit_values import WholeUnit
+from brimful.pretend.unused_graphs import Unused, unused_of
 from brimful.values.results import WHOLE_GRADIENTS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from brimful.pretend.script_lines import ScriptLine
     from brimful.pretend.sharding_units import Unit
 
@@ -95,6 +103,19 @@ class Run(contextlib.ContextDecorator):
         self._new_tape = new_tape
         self._was_entered = False
         self._earlier_peaks: list[int] = []
+
+    def as_rank(self, rank: int) -> "Run":
+        """Return the GPU of another process of the same world; nothing has run on it."""
+        return Run(
+            self.card,
+            self.kernels,
+            _world(None if self.world is None else self.world.size, rank),
+            self._new_tape,
+            device_spec=self._device,
+            says_cuda=self.says_cuda,
+            assumed=self.assumed,
+            weights_dtype=self.weights_dtype,
+        )
 
     def __enter__(self) -> Self:
         """Make the GPU exist."""
@@ -173,11 +194,12 @@ class Run(contextlib.ContextDecorator):
         """
         trained = self._trained
         recording = with_copies(self.recording(), trained.updated_rows)
+        settings = parse_settings(allocator)
         told = read_report(
             recording,
             self.recording("cpu"),
             card=self.card,
-            settings=parse_settings(allocator),
+            settings=settings,
             budget_bytes=budget_bytes,
             assumptions=self.tape.assumptions,
             unknown_ops=self.tape.unknown_ops,
@@ -186,12 +208,16 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=trained.idle(),
             places=self._places,
         )
+        _, unused = self._unused(recording, told.peak_event)
+        told = with_passes(told, recording, unused, settings=settings, places=self._places)
+        without = self.mended(recording, told.peak_event)
         full_in = None if told.grows is None else told.grows.num_more
         fits = fits_all(self.cut, full_in, fits=told.fits)
         return msgspec.structs.replace(
             told,
             cut=self.cut,
             fits=fits,
+            without=without and without.told(settings, told.at_capacity.capacity_bytes),
             statement=f"{_PART}{told.statement}" if fits is None else told.statement,
             whole_gradients=whole_gradients(recording, told.peak_event),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
@@ -199,6 +225,15 @@ class Run(contextlib.ContextDecorator):
             whole_unit=self._whole_unit(recording, told.peak_event),
             not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
         )
+
+    def mended(self, recording: Recording, peak_event: int) -> Mended | None:
+        """Return what was recorded, without graphs and gradients in vain; None: there are none."""
+        item, unused = self._unused(recording, peak_event)
+        return mended(recording, item, unused.every, self._trained)
+
+    def _unused(self, recording: Recording, peak_event: int) -> tuple["NDArray[np.int64]", Unused]:
+        item = with_logits(recording, classify(recording))
+        return item, unused_of(recording, item, peak_event, self._trained.passes)
 
     def _whole_unit(self, recording: Recording, peak_event: int) -> WholeUnit | None:
         if not self._units:

@@ -37,6 +37,20 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.num_steps >= ENOUGH_STEPS
 
 
+class Without(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left of a program whose named fault is mended, by replays of its requests.
+
+    Attributes:
+        least_bytes: What the allocator holds at least.
+        most_bytes: At most.
+        fits: Whether it completes at capacity; None: it is not known.
+    """
+
+    least_bytes: int
+    most_bytes: int
+    fits: bool | None
+
+
 def fits_all(cut: Cut | None, full_in: int | None, *, fits: bool | None) -> bool | None:
     """Return whether a whole program completes; None: what was run of it does not say.
 

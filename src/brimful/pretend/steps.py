@@ -6,6 +6,7 @@ then gets its tag.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -40,9 +41,13 @@ class _ToTape:
         self._trained.parts += parts_of(module, self._tape.rows_of)
         return True
 
+    def after_forward(self, module: torch.nn.Module, output: Any) -> None:
+        end = self._tape.main.spot().event
+        self._trained.has_run(len(self._places), module, output, end, self._tape.rows_of)
+
     def after_backward(self, trained: Iterable[loop_phases.Trained]) -> None:
         every = list(trained)
-        self._trained.had_gradients(every)
+        self._trained.had_gradients(every, self._tape.rows_of)
         self._tape.tag((x.grad for _, x in every if x.grad is not None), GRADIENTS)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:

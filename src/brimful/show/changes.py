@@ -16,6 +16,7 @@ from brimful.values.results import (
     PARAMETERS,
     SAVED_ACTIVATIONS,
     TRANSIENTS,
+    WORKSPACES,
 )
 
 _WITH_BATCH = (SAVED_ACTIVATIONS, LOGITS, TRANSIENTS)
@@ -42,7 +43,10 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     if not states.get(GRADIENTS) and not states.get(OPTIMIZER_STATE):
         return ()
     held = {item.name: item.num_bytes for item in report.items}
+    peak = report.simulated_peak_allocated_bytes
     batch = {name: held[name] for name in _WITH_BATCH if held.get(name)}
+    if held.get(WORKSPACES, 0) > LEAST_NAMED * peak:  # a library's own is small
+        batch[WORKSPACES] = held[WORKSPACES]
     rounded = sum(map(_rounded_away, report.states))
     whole = report.whole_gradients.num_bytes if report.whole_gradients else 0
     adapted = max(states.get(GRADIENTS, 0), whole) + states.get(OPTIMIZER_STATE, 0)
@@ -56,7 +60,6 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
         (saved_bytes, "checkpointing (saved activations)"),
         (sum(batch.values()), f"{fewer} ({_listed([*batch])})"),
     )
-    peak = report.simulated_peak_allocated_bytes
     short_bytes = report.reserved.simulated_peak_reserved_bytes - report.at_capacity.capacity_bytes
     named = [(num, words) for num, words in ways if num > LEAST_NAMED * peak]
     saved = [

@@ -44,11 +44,9 @@ def graphs_facts(report: PretendReport, program: Sequence[str]) -> tuple[Fact, .
     who = f"{unused.num_forwards} forward passes keep" if several else "a forward pass keeps"
     words = f"{format_bytes(unused.num_bytes)} of the peak {who} for a backward pass that does not"
     where = f" ({short_line(unused.called_at, num_parts=1)})" if unused.called_at else ""
-    keepers = _keepers(program, unused.called_at)
-    words += f" come: torch.no_grad() around them{where}"
-    left = report.simulated_peak_allocated_bytes - unused.num_bytes
-    without = f"without them {format_bytes(left)} of tensors at that point"
-    return (Fact("graphs", f"{words}; {without}{keepers}", f"{words}; {without}"),)
+    keepers = _keepers(program, unused.called_at) if several else ""
+    words += f" come: torch.no_grad() around {'them' if several else 'it'}{where}"
+    return (Fact("graphs", f"{words}{keepers}", words),)
 
 
 def idle_facts(report: PretendReport) -> tuple[Fact, ...]:

@@ -71,18 +71,19 @@ def pretend_summary(
     program: Sequence[str],
     sizes: tuple[Fact, ...] = (),
     ways: tuple[Fact, ...] = (),
+    mended: tuple[Fact, ...] = (),
 ) -> Summary:
     """Say what a program does to a GPU's memory.
 
-    ``ways``: with which changes together; then none is told alone.
+    ``ways``: with which changes together; then none is told alone. ``mended``: what is left once a
+    fault is mended; then no other size is told.
     """
     at = report.at_capacity
-    used = at.simulated_peak_reserved_bytes
-    if at.failure is not None:
-        used = report.reserved.simulated_peak_reserved_bytes
+    fails = at.failure is not None
+    used = (report.reserved if fails else at).simulated_peak_reserved_bytes
     is_most = any(line.endswith(SELECTS_ALL) for line in report.assumptions)
     word = word_of(report)
-    is_bound = bool(report.unknown_ops) and at.failure is None
+    is_bound = bool(report.unknown_ops) and not fails
     how = f"simulated{', at most' * is_most}"
     if is_most and is_bound:
         how = "simulated: selections whole, unknown kernels left out"
@@ -90,11 +91,10 @@ def pretend_summary(
     bound = f"{LOWER_BOUND} " if is_bound else ""
     ops = [each.op for each in report.unknown_ops]
     is_kept = report.grows is not None or report.unused_graphs is not None
-    is_no = at.failure is not None and not is_most and not is_kept
-    is_part, by_growth = report.fits is None, at.failure is None and report.fits is False
+    is_no = fails and not is_most and not is_kept
+    is_part, by_growth = report.fits is None, not fails and report.fits is False
     changes = _changes(report, ways) if is_no else ()
-    peak, fails = [_peak(report)], at.failure is not None
-    says_why = fails and _has_parts(report)
+    peak, says_why = [_peak(report)], fails and _has_parts(report)
     return Summary(
         "UNKNOWN" if is_part or (is_most and word == "no") else VERDICTS[word],
         f"{bound}{' '.join(program)} on {report.card}",
@@ -102,19 +102,20 @@ def pretend_summary(
         (
             *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(report, at.failure)),
+            *grows_facts(report, program),
             *idle_facts(report),
+            *graphs_facts(report, program),
+            *mended,
             *whole_facts(report),
             *_units(report, word),
             *changes,
             *_host(report, meter),
             *(unknown_facts(ops, meter) if is_bound else ()),
             *_tight(report),
-            *grows_facts(report, program),
-            *graphs_facts(report, program),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, firm_bytes(report)),
-            *(() if is_kept else sizes),
+            *(() if is_kept or mended else sizes),
             *_instead(report),
             *(peak if says_why else []),
             *(() if any(FUSED in way.text for way in ways) else _unfused(report)),

@@ -9,7 +9,9 @@ from brimful.pretend.largest import Largest, counted
 from brimful.pretend.proportion import Argument, Batch, Proportion, Room, batch_of, proportion_of
 from brimful.pretend.raising import raised
 from brimful.pretend.recording import Recording
+from brimful.pretend.remedies import Mended
 from brimful.pretend.report_values import PretendReport
+from brimful.pretend.scripts import written_in
 from brimful.show.pretend import firm_bytes, word_of
 from brimful.show.summary import AS_FAR, Fact
 from brimful.units import format_bytes
@@ -17,8 +19,10 @@ from brimful.values.results import EVAL, GRADIENTS, LOAD
 
 _NUM_RAISING = 2
 """Changes that are named beside a largest value."""
-_OF_BATCH = "batch"
-"""What stands in the name of an argument that says how large a batch is."""
+_AS_GOOD = 0.99
+"""Of a number: the number."""
+_OF_BATCH, _BATCHES = "batch", "batches"
+"""What stands in the name of an argument that says how large a batch is, or how many there are."""
 
 
 def largest_facts(
@@ -37,7 +41,7 @@ def largest_facts(
         more = () if recording is None else _raised(report, program, found, recording)
         return (Fact("largest", words), *more)
     names = _sizes(program)
-    if word_of(report) == "fits":
+    if word_of(report) == "fits" or report.is_between_steps:
         return ()
     about = None if recording is None else _proportion(report, program, recording)
     if about is not None:
@@ -49,6 +53,37 @@ def largest_facts(
     return (Fact("sizes", words, short),)
 
 
+def mended_facts(report: PretendReport, program: Sequence[str], mended: Mended) -> tuple[Fact, ...]:
+    """Say what is left once a named fault is mended, whether that fits, and which batch does."""
+    without = report.without
+    if without is None or word_of(report) == "fits":
+        return ()
+    room = format_bytes(report.at_capacity.capacity_bytes)
+    least, most = without.least_bytes, without.most_bytes
+    if without.fits:
+        fits = "which fits" if most <= firm_bytes(report) else "which fits (TIGHT)"
+        return (Fact("without", f"{_bounds(least, most)} of {room} without that, {fits}"),)
+    if without.fits is False:
+        piece = "; fewer rows at once, too" if report.is_between_steps else ""
+        words = f"at least {format_bytes(least)} of {room} without that, which does not fit"
+        words += piece
+    else:
+        words = f"{_bounds(least, most)} of {room} without that, which may not fit"
+    if report.is_between_steps:
+        return (Fact("without", words),)
+    upper, lower = (_proportion(report, program, each) for each in (mended.least, mended.most))
+    if upper is not None and lower is not None:  # what takes least goes with the largest batch
+        found = upper._replace(least=min(lower.least, upper.most), is_sure=lower.is_sure)
+        words += f"; {_about(found).text.partition(';')[0]}"
+    return (Fact("without", words),)
+
+
+def _bounds(least: int, most: int) -> str:
+    """Say between what a number lies; the most alone where the least is little less."""
+    is_one = least > _AS_GOOD * most
+    return format_bytes(most) if is_one else f"{format_bytes(least)} to {format_bytes(most)}"
+
+
 def combined_facts(
     report: PretendReport, program: Sequence[str], recording: Recording
 ) -> tuple[Fact, ...]:
@@ -58,7 +93,7 @@ def combined_facts(
     is_kept = report.grows is not None or report.unused_graphs is not None
     if failure is None or not trains or is_kept or not _is_of_steps(report):
         return ()
-    batch = batch_of(recording, _batches(program), by_tensors=True)
+    batch = _batch(program, recording)
     if batch is None:
         return ()
     again = report.already.checkpointed_bytes > 0
@@ -67,7 +102,7 @@ def combined_facts(
         return ()
     size = f"a batch of {found.num}"
     if found.num < batch.given:
-        size += f" in place of {batch.given}"
+        size += f" in place of {_named(batch)}"
     told = f"{' and '.join(found.changes)}, with {size}"
     words = f"with {told}: {format_bytes(found.reserved_bytes)}, by proportion"
     return (Fact("would fit", words),)
@@ -95,9 +130,11 @@ def _raised(
 
 
 def _is_of_steps(report: PretendReport) -> bool:
-    """Whether it is a step of training that fails, and no loading, and no evaluation."""
+    """Whether it is a step of training that fails: no loading, no evaluation, no other pass."""
     failure = report.at_capacity.failure
     phases = {report.peak_phase, "" if failure is None else failure.tensor.phase}
+    if report.is_between_steps:
+        return False
     return not any(phase == LOAD or phase.endswith(EVAL) for phase in phases)
 
 
@@ -112,8 +149,19 @@ def _proportion(
     """Return how much of its batch a program would fit with; None: it ends in loading."""
     if report.peak_phase == LOAD:
         return None
-    batch: Batch | None = batch_of(recording, _batches(program), by_tensors=True)
+    batch = _batch(program, recording)
     return None if batch is None else proportion_of(recording, batch, _room(report))
+
+
+def _batch(program: Sequence[str], recording: Recording) -> Batch | None:
+    """Return the batch of a program, as an argument says it, its text or its tensors."""
+    written = (each for each in written_in(program[0]) if _says_batch(each[0].lower()))
+    constants = [Argument(name, value) for name, value in written]
+    return batch_of(recording, _batches(program), constants, by_tensors=True)
+
+
+def _named(batch: Batch | Proportion) -> str:
+    return f"{batch.constant} = {batch.given}" if batch.constant else f"{batch.given}"
 
 
 def _about(found: Proportion) -> Fact:
@@ -136,22 +184,25 @@ def _about_rows(found: Proportion) -> str:
     """Say a proportion of a batch that no argument says."""
     least, most = found.least, found.most
     if not most:
-        return f"by proportion not even one of 1 fits, in place of {found.given}"
+        return f"by proportion not even one of 1 fits, in place of {_named(found)}"
     num = f"{least} to {most}" if 0 < least < most else f"{most}"
     tight = "" if found.is_sure else " (TIGHT)"
-    return (
-        f"{'about' if least else 'at most'} {num}{tight} in place of {found.given}, by proportion"
-    )
+    about = "about" if least else "at most"
+    return f"{about} {num}{tight} in place of {_named(found)}, by proportion"
 
 
 def _batches(program: Sequence[str]) -> Iterator[Argument]:
     """List what may say how large the batch of a program is: typed, or its text's own default."""
     typed = _numbers(program)
-    yield from (Argument(name, int(text)) for name, text in typed if _OF_BATCH in name)
+    yield from (Argument(name, int(text)) for name, text in typed if _says_batch(name))
     told = {name for name, _ in typed}
     for flag, default in counted(program):
-        if _OF_BATCH in flag and (name := flag.removeprefix("--")) not in told:
+        if _says_batch(flag) and (name := flag.removeprefix("--")) not in told:
             yield Argument(name, default)
+
+
+def _says_batch(name: str) -> bool:
+    return _OF_BATCH in name and _BATCHES not in name
 
 
 def _numbers(program: Sequence[str]) -> list[tuple[str, str]]:
@@ -210,5 +261,5 @@ def _sizes(program: Sequence[str]) -> list[str]:
     there is nothing less.
     """
     found = [(-int(text), name) for name, text in _numbers(program) if int(text) > 1]
-    batches = (name for name, value in counted(program) if _OF_BATCH in name and value > 1)
+    batches = (name for name, value in counted(program) if _says_batch(name) and value > 1)
     return [name for _, name in sorted(found)] or [name.removeprefix("--") for name in batches]

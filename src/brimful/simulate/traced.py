@@ -12,6 +12,7 @@ from brimful.cost.profiles import Dimensions, Mark, dimensions
 from brimful.cost.programs import ADAPTED, Program, Tuning
 from brimful.models.small_sizes import SmallSizes
 from brimful.pretend.kernel_memory import BLAS, BLAS_LT
+from brimful.pretend.reading import FITTED_BUFFERS, OF_TOKENS
 from brimful.pretend.recording import Recording
 from brimful.simulate.phases import Continuation
 from brimful.simulate.run import DEFAULT_CAPABILITY, trace
@@ -21,23 +22,6 @@ from brimful.values.job import QUANTIZED, Adapter, Base, Job, Method, Precision,
 from brimful.values.results import WORKSPACES
 from brimful.values.strategy import Strategy, spell_checkpointing
 
-FITTED_BUFFERS = (
-    "gradient times output",
-    "contiguous copy of the input",
-    "contiguous copy of the gradient",
-    "softmax before masked rows are zeroed",
-    "mask of minus infinity",
-    "softmax_d, fp32 row sums",
-    "dq_accum, fp32",
-    "dk of every query head",
-    "dv of every query head",
-    "contiguous copy of the gradient of the output",
-    "contiguous copy of the output",
-    "the input in the type of the result",
-)
-"""Workspaces that have formulas, by the names that the table of workspaces gives them."""
-OF_TOKENS = ("gradients in fp32",)
-"""Those that have one where each token has as many bytes of them, and grow beyond a few tiles."""
 TURING = 7.5
 AS_FP16: dict[Precision, Precision] = {"bf16": "fp16", "bf16-mixed": "fp16-mixed"}
 _ROWS_ADDED = "aten.embedding_dense_backward.default"
