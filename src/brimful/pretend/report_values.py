@@ -7,7 +7,7 @@ recording stands in ``report.py``.
 import msgspec
 
 from brimful.pretend.step_values import Cut, Without
-from brimful.pretend.unit_values import WholeUnit
+from brimful.pretend.unit_values import WholeGradients, WholeUnit
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import Outcome, Timeline
 from brimful.values.unknown_memory import UnknownOp
@@ -260,18 +260,6 @@ class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: str
     num_parameters: int
     num_bytes: int
-
-
-class WholeGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Gradients of sharded parameters that are whole until a later backward pass reduces them.
-
-    Attributes:
-        num_bytes: Of those at the peak.
-        num_backwards: Backward passes of a step.
-    """
-
-    num_bytes: int
-    num_backwards: int
 
 
 class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

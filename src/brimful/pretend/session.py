@@ -18,7 +18,7 @@ from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels, subclasses
-from brimful.pretend.already import already_done, whole_gradients
+from brimful.pretend.already import already_done
 from brimful.pretend.between_steps import with_passes
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from brimful.pretend.script_lines import ScriptLine
     from brimful.pretend.sharding_units import Unit
+    from brimful.pretend.whole_gradients import Held
 
 
 _PART = "at least, until its time was over: "
@@ -100,6 +101,7 @@ class Run(contextlib.ContextDecorator):
         self._trained = Trained()
         self._places: list[ScriptLine] = []
         self._units: list[Unit] = []
+        self._held: Held | None = None
         self._new_tape = new_tape
         self._was_entered = False
         self._earlier_peaks: list[int] = []
@@ -123,6 +125,7 @@ class Run(contextlib.ContextDecorator):
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
             self._trained, self._places, self._units = Trained(), [], []
+            self._held = None
         self._was_entered, self.cut, self.known_event = True, None, None
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
@@ -130,7 +133,7 @@ class Run(contextlib.ContextDecorator):
             if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
                 stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
-                stack.enter_context(_gathering(self.tape, self._units))
+                self._held = stack.enter_context(_gathering(self.tape, self._units, self._trained))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(replaced(subclasses.replacements()))
@@ -219,7 +222,11 @@ class Run(contextlib.ContextDecorator):
             fits=fits,
             without=without and without.told(settings, told.at_capacity.capacity_bytes),
             statement=f"{_PART}{told.statement}" if fits is None else told.statement,
-            whole_gradients=whole_gradients(recording, told.peak_event),
+            whole_gradients=None
+            if self._held is None
+            else self._held.told(
+                recording, told.peak_event, settings, told.at_capacity.capacity_bytes
+            ),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
             step_time=self._step_time(recording),
             whole_unit=self._whole_unit(recording, told.peak_event),
@@ -275,12 +282,18 @@ class Run(contextlib.ContextDecorator):
 
 
 @contextlib.contextmanager
-def _gathering(tape: Tape, units: list["Unit"]) -> Iterator[None]:
-    from brimful.pretend.gathering import named_buffers  # FSDP takes a while to import
+def _gathering(tape: Tape, units: list["Unit"], trained: Trained) -> Iterator["Held"]:
+    from brimful.pretend import whole_gradients  # FSDP takes a while to import
+    from brimful.pretend.gathering import named_buffers
     from brimful.pretend.sharding_units import watching
 
-    with named_buffers(tape, kept=WHOLE_GRADIENTS), watching(units):
-        yield
+    held = whole_gradients.Held()
+    with (
+        named_buffers(tape, kept=WHOLE_GRADIENTS),
+        watching(units),
+        whole_gradients.watching(tape, trained, held),
+    ):
+        yield held
 
 
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default

@@ -106,7 +106,7 @@ def pretend_summary(
             *idle_facts(report),
             *graphs_facts(report, program),
             *mended,
-            *whole_facts(report),
+            *whole_facts(report, firm_bytes(report)),
             *_units(report, word),
             *changes,
             *_host(report, meter),
@@ -172,7 +172,8 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         short = f"after {cut.num_steps} steps, as {cut.num_alike} were alike; --whole runs on"
         return (Fact("ended", f"{words}; what follows was not run: {more}", short),)
     elif cut.is_settled:
-        words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
+        done = f"after {cut.num_steps} steps in {cut.seconds} s"
+        return (Fact("ended", f"{done}; what follows was not run: {more}", f"{done}; {more}"),)
     elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
     else:
