@@ -432,6 +432,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         whole_gradients: Those that are kept whole until they are reduced; None: there are none.
         already: What the program does already.
         step_time: Of the step that is the middle of the whole ones; None: not known.
+        untimed: Why it is not known; empty: it is, or nothing trains.
         not_updated: Models and copies of models that no optimizer has, the largest first.
         whole_unit: A unit of FSDP that is most of a model; None: there is none.
         before_evaluation_bytes: What the allocator holds at most before the evaluation in which the
@@ -476,6 +477,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     whole_gradients: WholeGradients | None = None
     already: Already = Already()
     step_time: StepTime | None = None
+    untimed: str = ""
     not_updated: tuple[NotUpdated, ...] = ()
     whole_unit: WholeUnit | None = None
     unused_graphs: UnusedGraphs | None = None

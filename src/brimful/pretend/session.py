@@ -216,6 +216,7 @@ class Run(contextlib.ContextDecorator):
         without = self.mended(recording, told.peak_event)
         full_in = None if told.grows is None else told.grows.num_more
         fits = fits_all(self.cut, full_in, fits=told.fits)
+        time = self._step_time(recording)
         return msgspec.structs.replace(
             told,
             cut=self.cut,
@@ -228,7 +229,8 @@ class Run(contextlib.ContextDecorator):
                 recording, told.peak_event, settings, told.at_capacity.capacity_bytes
             ),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
-            step_time=self._step_time(recording),
+            step_time=None if isinstance(time, str) else time,
+            untimed=time if isinstance(time, str) else "",
             whole_unit=self._whole_unit(recording, told.peak_event),
             not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
         )
@@ -249,17 +251,21 @@ class Run(contextlib.ContextDecorator):
 
         return whole_unit(recording, peak_event, self._units)
 
-    def _step_time(self, recording: Recording) -> StepTime | None:
-        """Sum up a step's seconds; None of several processes, whose messages no tape times.
+    def _step_time(self, recording: Recording) -> StepTime | str:
+        """Sum up a step's seconds, or say why there are none; empty: nothing trains.
 
-        What compilers make of operations, and kernels that are not PyTorch's, have no rates either.
+        Of several optimizers a phase of updates is a part of a step.
         """
-        is_alone = self.world is None or self.world.size == 1
-        is_plain = not self.other_kernels.is_compiled and not self.other_kernels.launched
-        is_one = self.has_one_optimizer  # of several a phase is a part of a step
-        if not (is_alone and is_plain and is_one and self.kernels == "cuda"):
-            return None
-        return step_time(recording, self.tape, self._device)
+        lacking = (
+            (not self._trained.num_updates, ""),
+            (self.world is not None and self.world.size > 1, "other processes are waited for"),
+            (self.other_kernels.is_compiled, "what a compiler makes of it has no known rate"),
+            (bool(self.other_kernels.launched), "kernels that are not PyTorch's have none known"),
+            (not self.has_one_optimizer, "several optimizers update, each a part of a step"),
+            (self.kernels != "cuda", "its kernels are a CPU's"),
+        )
+        why = next((words for lacks, words in lacking if lacks), None)
+        return step_time(recording, self.tape, self._device) if why is None else why
 
     @property
     def num_steps(self) -> int:

@@ -98,8 +98,8 @@ def whole_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
         fits += " (TIGHT)" * bool(whole.reduced_each_fits and taken > sure_bytes)
         words += f": {format_bytes(taken)} then, {fits}, by replay"
         size = format_bytes(whole.num_bytes)
-        short = f"{size} of gradients are kept whole; {how or 'reduced'} each time: "
-        short += f"{format_bytes(taken)}, {fits}, by replay"
+        short = f"{size} of gradients are kept whole; without that {format_bytes(taken)}, {fits}, "
+        short += f"by replay: {how or 'reduced'} each time"
     return (Fact("whole", words, short),)
 
 
@@ -173,8 +173,8 @@ def _evaluating(report: PretendReport) -> tuple[Fact, ...]:
 def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
     if not told:
         return ()
-    most = "each saves at most that"
-    return (Fact("change", *(f"{'; '.join(each)}; {most}" for each in (told, short))),)
+    words = f"{'; '.join(told)}; each saves at most that"
+    return (Fact("change", words, f"{'; '.join(short)}, at most"),)
 
 
 def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:
