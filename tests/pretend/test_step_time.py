@@ -112,6 +112,7 @@ def test_what_has_no_known_rate_has_no_time(how):
     assert words == f"not told: {report.untimed}"
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 @pytest.mark.parametrize("is_called", [True, False])
 def test_what_a_compiler_makes_has_no_time_if_it_is_called(is_called):
     """bitsandbytes has functions of its own compiled where it is imported."""

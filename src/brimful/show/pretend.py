@@ -365,11 +365,9 @@ def _peak(report: PretendReport) -> Fact:
     size, when = format_bytes(total), f"in {report.peak_phase}"
     if not words:
         return Fact("peak", f"{size} of tensors {when}")
-    least = f"{size} {when}: {next(iter(sizes.values()))}"
-    for num in range(2, len(held) + 1):
-        more = f"{size} {when}: {', '.join(held[:num])}"
-        least = more if len(more) <= WIDTH - LABEL_WIDTH else least
-    return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}", least)
+    lines = [f"{size} {when}: {', '.join(held[: num + 1])}" for num in range(len(held))]
+    line = next((each for each in reversed(lines) if len(each) <= WIDTH - LABEL_WIDTH), lines[0])
+    return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}", line)
 
 
 def _paged(report: PretendReport, meter: Meter) -> tuple[Fact, ...]:
