@@ -86,10 +86,10 @@ def fields_lacking(name: str, others: Sequence[str], why_not: Tried) -> Fields:
     error = why_not({})
     if error is None:
         return {}
-    made = CONFIG_MAPPING[name]()
     try:
+        made = CONFIG_MAPPING[name]()
         inner = made.get_text_config()
-    except ValueError:  # of several that read texts nobody says which is meant
+    except Exception:  # noqa: BLE001 - defaults may contradict; of several texts none is the one
         return {}
     place = next((key for key, value in vars(made).items() if value is inner), "")
     told = defaults_of(tuple(others))

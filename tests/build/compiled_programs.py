@@ -10,24 +10,29 @@ import torch
 import torch.distributed as dist
 
 from brimful.build.assemble import build_program
-from brimful.build.batch import Batch
+from brimful.build.batch import Batch, count_targets
 from brimful.build.experts import expert_modules
 from brimful.build.parallel.experts import RECEIVED
 from brimful.build.parallel.place import own_part
 from brimful.build.step import train_step
 from brimful.measure.meter import CpuMeter
+from brimful.models.config import default_task, for_task
 from brimful.techniques.runnable import check_strategy
 from build.tensor_programs import TIMEOUT
 from other_decoders import make_decoder
+from other_models import cut, make_other_model, ragged
 from processes import run_group
 from samples import make_adapter, make_job, make_model, make_strategy
 
 LLAMA = {"hidden_size": 128, "intermediate_size": 344, "vocab_size": 2000}
 GPT2 = {"n_embd": 128, "n_inner": 344, "vocab_size": 2000}
+BERT = {"hidden_size": 128, "intermediate_size": 512, "vocab_size": 2000}
 LORA = {"method": "lora", "adapter": make_adapter()}
 QLORA = {"method": "qlora", "adapter": make_adapter(base="nf4-double")}
 WHOLE = {"compile": "model"}
 LOSS = {"compile": "blocks+loss"}
+ONCE = {"clip": 0.0, "global_batch": 2}
+"""What an update inside the backward pass takes: nothing has to know all gradients first."""
 FULL = {"activation_checkpointing": "full"}
 CASES = {
     "llama": (("llama", LLAMA), {}, {}),
@@ -46,6 +51,17 @@ CASES = {
     "qwen3 chunks": (("qwen3", LLAMA), {}, {"loss_chunks": 4}),
     "llama nf4-double full": (("llama", LLAMA), QLORA, FULL),
     "llama optimizer away": (("llama", LLAMA), {}, {"offload": "optimizer"}),
+    "llama early": (("llama", LLAMA), ONCE, {"optimizer_in_backward": True}),
+    "llama early whole": (("llama", LLAMA), ONCE, {"optimizer_in_backward": True, **WHOLE}),
+    "llama activations away": (("llama", LLAMA), {}, {"offload": "activations:2"}),
+    "llama activations away full": (
+        ("llama", LLAMA),
+        {},
+        {"offload": "activations:2", **FULL},
+    ),
+    "bert": (("bert", BERT), {"packing": "none"}, {}),
+    "bert whole full": (("bert", BERT), {"packing": "none"}, {**WHOLE, **FULL}),
+    "bert masked loss": (("bert", BERT), {"task": "masked-lm"}, LOSS),
     "gpt2 full:1": (("gpt2", GPT2), {}, {"activation_checkpointing": "full:1"}),
 }
 BIASED = "llama biases"
@@ -79,10 +95,12 @@ NUM_STEPS = 2
 def settings(name, *, compiles=None, **how):
     """Return the job and the strategy of a case."""
     (architecture, sizes), job, strategy = (CASES | CASES_OF_TWO)[name]
-    make = make_model if architecture in {"llama", "gpt2"} else make_decoder
-    model = make(architecture, **sizes)
+    makes = {"llama": make_model, "gpt2": make_model, "bert": make_other_model}
+    model = makes.get(architecture, make_decoder)(architecture, **sizes)
+    model = for_task(model, job.get("task", default_task(model)))
     made = make_job(**{
-        "model": model, "seq_len": 256, "global_batch": 4, "precision": "fp32", **job,
+        "model": model, "seq_len": 256, "global_batch": 4, "precision": "fp32",
+        "task": default_task(model), **job,
     })  # fmt: skip
     strategy = {"compile": "blocks", **strategy, **how}
     if compiles is not None:
@@ -100,10 +118,8 @@ class Taken(NamedTuple):
 
 def take(job, strategy):
     """Train two steps."""
-    rows = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len), generator=rows)
-    batches = [Batch(part, part) for part in ids.split(strategy.micro_batch)]
-    num_targets = sum(int(batch.labels.numel()) for batch in batches)
+    batches = _batches(job, strategy)
+    num_targets = count_targets(batches)
     meter = CpuMeter()
     meter.start()
     program = build_program(job, strategy, torch.device("cpu"))
@@ -116,6 +132,14 @@ def take(job, strategy):
     meter.stop(program)
     rows = tuple(map(tuple, received))
     return Taken(said, meter.reading.measured_peak_allocated_bytes, rows)
+
+
+def _batches(job, strategy):
+    if job.packing == "none":
+        return cut(ragged(job, step=0), strategy.micro_batch)
+    rows = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, job.model.vocab_size, (job.global_batch, job.seq_len), generator=rows)
+    return [Batch(part, part) for part in ids.split(strategy.micro_batch)]
 
 
 def _hear_rows(model):

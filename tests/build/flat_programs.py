@@ -36,9 +36,14 @@ CASES = {
     "sgd": ({"optimizer": "sgd"}, FLAT),
     "masters": ({"precision": "bf16-master"}, FLAT),
     "lora": ({"adapter": {}}, {**FLAT, "zero": 2}),
+    "nf4": ({"adapter": {"base": "nf4-double"}}, FLAT),
+    "nf4 mixed": (
+        {"adapter": {"base": "nf4", "dtype": "fp32"}, "precision": "bf16-mixed"},
+        {**FLAT, "activation_checkpointing": "full"},
+    ),
 }
-METERED = "lora"
-SAVED = {"full": {}, "lora": {"adapter": {}}}
+METERED = ("lora", "nf4 mixed")
+SAVED = {"full": {}, "lora": {"adapter": {}}, "nf4": {"adapter": {"base": "nf4"}}}
 NUM_STEPS, SAVED_AT = 2, 1
 
 
@@ -46,7 +51,8 @@ def settings(architecture="llama", adapter=None, *, how, **job):
     """Return a job, and how it is run."""
     made = make_job(architecture, model=make_model(architecture), global_batch=4, **job)
     if adapter is not None:
-        made = msgspec.structs.replace(made, method="lora", adapter=make_adapter(**adapter))
+        method = "qlora" if "base" in adapter else "lora"
+        made = msgspec.structs.replace(made, method=method, adapter=make_adapter(**adapter))
     return made, check_strategy(made, make_strategy(**{"micro_batch": 2, **how}))
 
 
@@ -84,8 +90,14 @@ def run(job, how, meter=None):
     if meter:
         meter.stop(program)
     judged = evaluate(program, batches_of(program, 0))
-    weights = {name: whole(parameter) for name, parameter in named_parameters(program)}
+    weights = {name: _numbers(parameter) for name, parameter in named_parameters(program)}
     return steps, judged, weights
+
+
+def _numbers(parameter):
+    """A whole parameter; of a frozen one its bytes, which FSDP1 calls numbers of another type."""
+    found = whole(parameter)
+    return found if parameter.requires_grad else found.flatten().view(torch.uint8)
 
 
 def saved(folder, name, how):
@@ -119,12 +131,12 @@ def work(rank, num, folder):
     torch.set_num_threads(1)
     where = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=num, timeout=TIMEOUT)
-    meter = CpuMeter()
-    answers = {
-        case: run(job, how, meter if case == METERED else None)
-        for case, (job, how) in CASES.items()
-    }
-    answers["peak"] = meter.reading.measured_peak_allocated_bytes
+    answers = {}
+    for case, (job, how) in CASES.items():
+        meter = CpuMeter() if case in METERED else None
+        answers[case] = run(job, how, meter)
+        if meter:
+            answers[case, "peak"] = meter.reading.measured_peak_allocated_bytes
     for name in SAVED:
         flat, each = Path(folder, name, "flat"), Path(folder, name, "each")
         answers[name, "flat"] = saved(flat, name, FLAT)

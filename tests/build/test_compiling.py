@@ -130,11 +130,11 @@ def test_a_whole_model_is_not_compiled_where_its_blocks_are_not_called_as_one(sp
 @pytest.mark.parametrize(
     ("job", "strategy", "says"),
     [
-        ({}, {"offload": "activations:1"}, "offload=activations:1"),
+        ({}, {"offload": "parameters:1"}, "offload=parameters:1"),
         ({}, {"zero": 3}, "zero=3 on one device"),
         ({"method": "qat"}, {}, "method=qat"),
-        ({}, {"attention": "flex"}, "attention=flex"),
-        ({}, {"optimizer_in_backward": True}, "optimizer_in_backward"),
+        ({}, {"attention": "varlen"}, "attention=varlen"),
+        ({"task": "seq2seq", "packing": "none"}, {}, "task=seq2seq"),
         ({"packing": "documents"}, {}, "packing=documents"),
         ({"method": "qlora", "adapter": make_adapter(base="int8")}, {}, "base=int8"),
     ],
@@ -144,6 +144,12 @@ def test_what_was_not_compared_is_refused(job, strategy, says):
     with pytest.raises(UnsupportedError, match=f"compile=blocks with {says} is not run") as why:
         check_strategy(make_job(**job), make_strategy(**COMPILED, **strategy))
     assert "use compile=none" in str(why.value)
+
+
+def test_what_a_body_of_one_graph_keeps_is_not_sent_block_by_block():
+    strategy = make_strategy(compile="model", offload="activations:1")
+    with pytest.raises(UnsupportedError, match="with offload=activations:1 is not run"):
+        check_strategy(make_job(), strategy)
 
 
 def test_a_compiled_loss_of_cut_logits_is_refused():
@@ -163,6 +169,10 @@ def test_a_backward_pass_in_two_parts_is_refused_for_what_torch_does():
     [
         ({"precision": "fp8"}, {}),
         ({}, {"offload": "optimizer"}),
+        ({}, {"offload": "activations:1"}),
+        ({"clip": 0.0, "global_batch": 2}, {"optimizer_in_backward": True}),
+        ({}, {"attention": "flex"}),
+        ({"packing": "documents"}, {"attention": "flex"}),
         ({"method": "qlora", "adapter": make_adapter(base="nf4")}, {}),
     ],
     ids=str,

@@ -12,7 +12,7 @@ from brimful.build.assemble import build_program
 from brimful.build.batch import IGNORE_INDEX, count_targets
 from brimful.build.drawing import draw_anew
 from brimful.build.step import micro_step, train_step
-from brimful.simulate.run import simulate
+from brimful.simulate.run import simulate, trace
 from build.dropout_programs import SPREADS, run, work
 from metered import meter_steps
 from other_models import cut, make_other_job, make_other_model, ragged
@@ -94,12 +94,14 @@ def test_two_steps_are_those_of_a_plain_loop_with_the_same_seeds(name):
 
 
 @cache
-def gradients(name, attention, checkpointing, step=1, number=0):
+def gradients(name, attention, checkpointing, compiles="none", **where):
     job = dropping_job(name)
-    strategy = make_strategy(attention=attention, activation_checkpointing=checkpointing)
+    strategy = make_strategy(
+        attention=attention, activation_checkpointing=checkpointing, compile=compiles
+    )
     program = build_program(job, strategy, CPU)
     batch = batches_of(job, strategy, 0)[0]
-    draw_anew(program, step=step, number=number)
+    draw_anew(program, **{"step": 1, "number": 0, **where})
     micro_step(program, batch, num_targets=40)
     return [p.grad for p in program.model.parameters()]
 
@@ -124,23 +126,50 @@ def test_masks_hang_on_the_step_and_the_micro_batch_and_nothing_before():
     assert not are_equal(gradients("gpt2", "eager", "none", number=1), first)
 
 
+@pytest.mark.long  # half a minute each, of a C++ compiler
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.parametrize(("name", "compiles"), [("gpt2", "blocks"), ("bert", "model")])
+def test_compiled_code_draws_by_the_same_seeds(name, compiles):
+    """Other numbers than eager PyTorch, the same for a block that runs again."""
+    first = gradients(name, "sdpa", "none", compiles=compiles)
+    assert are_equal(gradients(name, "sdpa", "full", compiles=compiles), first)
+    assert are_equal(gradients.__wrapped__(name, "sdpa", "none", compiles=compiles), first)
+    assert not are_equal(gradients(name, "sdpa", "none", step=2, compiles=compiles), first)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiler_keeps_what_tells_the_mask_and_no_noise():
+    """On a CPU too, where eager PyTorch keeps what it multiplied by."""
+    strategy = make_strategy(attention="sdpa", compile="blocks")
+    recording = trace(dropping_job("gpt2"), strategy, imitate="cpu", num_steps=1).recording
+    scores = f"[{strategy.micro_batch}, 4, 24, 24]"
+    assert (scores, "bool") in recording.shapes
+
+
 GPT2 = {"n_embd": 128, "n_inner": 344, "vocab_size": 2000}
 BERT = {"hidden_size": 128, "intermediate_size": 512, "vocab_size": 2000}
 MEASURED = [
-    # model, attention, checkpointing
-    ("gpt2", "eager", "none"),
-    ("gpt2", "sdpa", "full"),
-    ("gpt2", "sdpa", "selective"),
-    ("bert", "sdpa", "full:2"),
+    # model, attention, checkpointing, what is compiled
+    ("gpt2", "eager", "none", "none"),
+    ("gpt2", "sdpa", "full", "none"),
+    ("gpt2", "sdpa", "selective", "none"),
+    ("bert", "sdpa", "full:2", "none"),
+    *(
+        pytest.param(case, marks=pytest.mark.long)
+        for case in (("gpt2", "sdpa", "none", "blocks"), ("bert", "sdpa", "full", "model"))
+    ),
 ]
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", MEASURED, ids=str)
 def test_what_is_simulated_is_what_the_profiler_counts(case):
-    name, attention, checkpointing = case
+    name, attention, checkpointing, compiles = case
     model = make_model(name, **GPT2) if name == "gpt2" else make_other_model(name, **BERT)
     job = dropping_job(name, model=model, seq_len=256, global_batch=2)
-    strategy = make_strategy(attention=attention, activation_checkpointing=checkpointing)
+    strategy = make_strategy(
+        attention=attention, activation_checkpointing=checkpointing, compile=compiles
+    )
     batches = batches_of(job, strategy, 0)
     measured = meter_steps(job, strategy, batches).measured_peak_allocated_bytes
     found = simulate(job, make_cluster("cpu"), strategy).simulated_peak_allocated_bytes

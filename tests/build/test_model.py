@@ -4,9 +4,9 @@ from torch import nn
 
 from brimful.build.assemble import build_program, build_skeleton
 from brimful.build.attention import causal_mask
-from brimful.build.blocks import decoder_blocks
+from brimful.build.blocks import body_of, decoder_blocks, embedding_of
 from brimful.build.gradient_clip import clip_gradients
-from brimful.models.config import parameter_count
+from brimful.models.config import parameter_count, read_config
 from samples import make_job, make_model, make_strategy
 
 from .plain import plain_model
@@ -70,6 +70,27 @@ def test_buffers_are_those_of_a_model_built_the_usual_way(architecture):
     assert dict(model.named_buffers()).keys() == buffers.keys()
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, buffers[name]), name
+
+
+@pytest.mark.parametrize(
+    ("model_type", "own", "task"),
+    [
+        ("trocr", {"decoder_layers": 1, "decoder_ffn_dim": 48}, "causal-lm"),
+        ("canine", {"num_hash_buckets": 64}, "sequence-classification"),
+    ],
+)
+def test_a_class_that_names_no_embedding_has_its_first_table(model_type, own, task):
+    sizes = {
+        "hidden_size": 32, "d_model": 32, "num_hidden_layers": 1, "intermediate_size": 48,
+        "num_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 97,
+    }  # fmt: skip
+    model = read_config("tiny", {**sizes, **own, "model_type": model_type})
+    packing = "wrapped" if task == "causal-lm" else "none"
+    job = make_job(model=model, task=task, packing=packing)
+    skeleton = build_skeleton(job, make_strategy(attention="eager"))
+    with pytest.raises(NotImplementedError):
+        body_of(skeleton).get_input_embeddings()
+    assert isinstance(embedding_of(body_of(skeleton)), nn.Embedding)
 
 
 def test_the_seed_decides_the_weights():

@@ -261,3 +261,21 @@ def test_values_of_a_file_stay_text(brimful, files):
     said = planned(brimful, "axolotl.yaml", "rtx-4090")
     assert "\x1b" not in said.out + said.err
     assert "micro_batch_size: 8 -> 2" in said.out
+
+
+@pytest.mark.parametrize("micro_batch", [1, 64])
+def test_a_recipe_that_a_card_emulates_is_changed_first(
+    brimful, tmp_path, monkeypatch, micro_batch
+):
+    """It had no hours, and a change that kept the recipe."""
+    monkeypatch.chdir(tmp_path)
+    content = {"bf16": True, "per_device_train_batch_size": micro_batch}
+    (tmp_path / "args.json").write_text(json.dumps(content), "utf-8")
+    asked = ("smollm2-135m", "--from", "args.json", "--gpus", "rtx-2080-ti", "--seq-len", 512)
+    answer = json.loads(brimful("plan", *asked, "--no-proof", "--json").out)
+    assert (answer["verdict"] == "FITS") == (micro_batch == 1)
+    told = answer["file_changes"][0]
+    keys = {each["key"]: each["new"] for each in told["keys"]}
+    assert (keys["bf16"], keys["fp16"]) == (False, True)
+    assert told["step_s"] > 0
+    assert "bf16-mixed is emulated on this card" in told["price"]

@@ -53,3 +53,10 @@ def test_epochs_are_finite_and_above_0(brimful, epochs):
 def test_tokens_are_those_of_all_epochs(brimful):
     said = brimful(*RUN, "--tokens", "1M", "--epochs", "3")
     assert "--epochs 3 is left out: --tokens says all of them" in said.err
+
+
+def test_more_tokens_than_anybody_trains_are_refused_by_what_was_typed(brimful):
+    said = brimful("estimate", "smollm2-135m", "--gpus", "h100-80gb", "--tokens", "2e9B")
+    assert said.code == 2
+    assert "--tokens is 2000000T tokens" in said.err
+    assert "2B are two billion" in said.err

@@ -13,7 +13,8 @@ from brimful.cli.main import main
 from brimful.cli.shop import in_dollars
 from brimful.cost.money import read_prices, shipped_prices
 from brimful.errors import InputError
-from brimful.report.shop_plot import axis
+from brimful.hardware.datasheets import datasheets
+from brimful.report.shop_plot import MARKS, axis, mark
 from brimful.search.shop.own import Ownership
 from brimful.show.shop import _paid_back
 from brimful.units import parse_duration, parse_electricity, parse_money, parse_rate
@@ -477,3 +478,13 @@ def test_machines_that_contradict_each_other_are_refused(capsys, gpus, more, wor
     code, _, err = machines(capsys, gpus, *more)
     assert code == 2
     assert words in err
+
+
+def test_every_architecture_has_a_mark_of_its_own_name():
+    """MI300X stood under Pascal in the legend."""
+    names = {sheet.architecture for sheet in datasheets().values()}
+    told = {name: [mark for mark, _ in MARKS if mark in name] for name in names}
+    assert [name for name, marks in told.items() if len(marks) != 1] == []
+    assert len({mark(place, 0, 0).partition(" fill")[0] for place in range(len(MARKS))}) == len(
+        MARKS
+    )

@@ -276,3 +276,28 @@ def test_an_error_of_fewer_rows_is_none(over_data):
 def test_what_has_no_room_after_the_loop_is_a_no(over_data):
     said = over_data("--memory-budget", "300MiB", "--json")
     assert json.loads(said.out)["fits"] is False
+
+
+# -- what is said at first --
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(time_limit, "_FIRST_S", 0.0)
+    monkeypatch.setattr(time_limit, "_CPU_EVERY_S", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_a_whole_step_took_is_said_before_the_rest_is_run(script, brimful):
+    said = brimful("pretend", "--gpu", "l4", "--memory-budget", "100MiB", "--", script())
+    [first] = [line for line in said.err.splitlines() if "at first" in line]
+    assert "MiB of tensors, of 100.00 MiB, in step 1" in first
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_card_that_is_full_is_said_where_it_is(script, brimful):
+    said = brimful("pretend", "--gpu", "l4", "--memory-budget", "1MiB", "--", script())
+    firsts = [line for line in said.err.splitlines() if "at first" in line]
+    assert said.code == 1
+    assert "at first: NO, more than 1.00 MiB of tensors in step 1" in firsts[-1]
+    assert len(firsts) == 1

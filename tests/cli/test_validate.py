@@ -80,6 +80,8 @@ def test_runs_of_ones_own(brimful, tmp_path):
     ("content", "message"),
     [
         (b'{"id": "a"}\n', "line 1 is not a published run"),
+        (b'{"name": "a"}\n', "it has to say id, family, implementation, model, gpu, num_devices, "),
+        (b'{"name": "a"}\n', "one figure or more of allocated_gib, active_gib, reserved_gib, "),
         (b"\n{\n", "line 2 is not a published run"),
         (b"\xff\n", "line 1 is not a published run"),
     ],

@@ -8,6 +8,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.profiles import Dimensions
 from brimful.cost.row_sums import Event, RowSums, chips_of
 from brimful.hardware.cuda_chips import chips
+from brimful.hardware.cuda_reductions import row_sums_bytes
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import read_config
 from brimful.search.grid import peaks_of
@@ -53,6 +54,12 @@ def test_a_bias_adds_up_as_many_rows_as_its_weight_was_multiplied_with():
     assert bytes_of(INPUTS, WEIGHT, ("", -WEIGHT[1]), VECTOR)[-1] == alone  # in a bucket
     (*_, multiple) = bytes_of(INPUTS, VECTOR)  # a norm of four heads
     assert multiple >= alone
+
+
+def test_a_body_that_is_pooled_adds_up_fewer_rows_than_there_are_tokens():
+    (*_, pooled) = bytes_of(("BS", INPUTS[1] / 4), WEIGHT, VECTOR)
+    assert pooled == row_sums_bytes(TOKENS // 4, 768, 2, CHIP)
+    assert pooled < bytes_of(INPUTS, WEIGHT, VECTOR)[-1]
 
 
 def test_weight_and_bias_of_a_norm_are_made_by_a_kernel_that_leaves_nothing():

@@ -1,5 +1,6 @@
 """What a training takes of a program that fails in its evaluation, beside one that has none."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,17 @@ def test_nothing_is_told_of_what_fits():
     assert ran().report().before_evaluation_bytes is None
 
 
-def rendered(*, num_pixels=32768, batch=256, num_steps=8, every=3, with_graphs=True):
+class EndedError(Exception):
+    pass
+
+
+def ended(*_):
+    raise EndedError
+
+
+def rendered(  # noqa: PLR0913 - what a training may do
+    *, num_pixels=32768, batch=256, num_steps=8, every=3, with_graphs=True, ends_in_backward=False
+):
     """A training that renders one view between two of its steps, and holds it."""
     with pretend.gpu("t4") as run:
         model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
@@ -64,6 +75,11 @@ def rendered(*, num_pixels=32768, batch=256, num_steps=8, every=3, with_graphs=T
             if step == every:
                 with torch.set_grad_enabled(with_graphs):
                     view = model(torch.randn(num_pixels, 256, device="cuda"))  # noqa: F841
+        if ends_in_backward:
+            out = model[-1](model[:-1](torch.randn(batch, 256, device="cuda")))
+            out.register_hook(ended)
+            with contextlib.suppress(EndedError):
+                out.mean().backward()
     return run
 
 
@@ -74,8 +90,9 @@ def facts_of(run, report):
     return {fact.label: fact.text for fact in summary.facts}
 
 
-def test_one_view_between_steps_that_builds_graphs_is_no_step():
-    run = rendered()
+@pytest.mark.parametrize("ends_in_backward", [False, True])
+def test_one_view_between_steps_that_builds_graphs_is_no_step(ends_in_backward):
+    run = rendered(ends_in_backward=ends_in_backward)
     room = 56 * MIB
     report = run.report(budget_bytes=room)
     assert report.is_between_steps
@@ -96,9 +113,23 @@ def test_of_a_view_between_steps_no_batch_is_told_by_proportion():
     assert combined_facts(report, program, run.recording()) == ()
 
 
-@pytest.mark.parametrize(
-    "how", [{"num_pixels": 1, "batch": 32768}, {"num_steps": 4}, {"with_graphs": False}], ids=str
-)
+def test_of_a_view_without_graphs_none_is_told_either():
+    run = rendered(with_graphs=False)
+    report = run.report(budget_bytes=56 * MIB)
+    assert largest_facts(report, ["x.py", "--batch", "256"], None, run.recording()) == ()
+    told = facts_of(run, report)
+    assert "which fits" in told["training"]
+    assert "fewer rows at once" in told["change"]
+    assert "batch" not in told["change"]
+
+
+def test_of_an_evaluation_of_as_many_rows_a_batch_is_told():
+    run = rendered(with_graphs=False, num_pixels=4096, batch=4096)
+    report = run.report(budget_bytes=int(run.peak_allocated_bytes * 0.9))
+    assert largest_facts(report, ["x.py", "--batch", "4096"], None, run.recording())
+
+
+@pytest.mark.parametrize("how", [{"num_pixels": 1, "batch": 32768}, {"num_steps": 4}], ids=str)
 def test_a_step_is_none_between_steps_nor_is_what_may_be_one(how):
     run = rendered(**how)
     assert not run.report(budget_bytes=int(run.peak_allocated_bytes * 0.9)).is_between_steps

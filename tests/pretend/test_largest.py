@@ -96,6 +96,13 @@ def test_what_is_no_count_is_refused(name):
         argument_of(program, name)
 
 
+def test_a_number_that_a_script_writes_out_is_said_to_be_no_argument(tmp_path):
+    script = tmp_path / "x.py"
+    script.write_text("BATCH = 128\n", "utf-8")
+    with pytest.raises(InputError, match="BATCH = 128 is written in"):
+        argument_of([str(script)], "BATCH")
+
+
 def test_a_program_without_end_in_what_fits_is_left():
     found, _ = searched(["train.py", "--tokens", "1"], "tokens", 10**12)
     assert (found.beyond, found.num_runs) == (None, MOST_RUNS)

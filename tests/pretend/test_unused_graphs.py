@@ -105,3 +105,21 @@ def test_where_the_script_calls_what_is_kept_is_told():
     assert file == __file__
     line = Path(__file__).read_text("utf-8").splitlines()[int(number) - 1]
     assert "total = sum(model(x)" in line
+
+
+def acted(body, actor, x):
+    h = body(x)
+    return actor(h)
+
+
+def test_a_pass_that_calls_several_modules_is_one():
+    with pretend.gpu("t4") as run:
+        body, actor = deep_model(), nn.Linear(256, 64).cuda()
+        optimizer = torch.optim.SGD([*body.parameters(), *actor.parameters()])
+        for _ in range(3):
+            kept = [acted(body, actor, torch.randn(4096, 256, device="cuda")) for _ in range(5)]
+            acted(body, actor, torch.randn(4096, 256, device="cuda")).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del kept
+    assert run.report().unused_graphs.num_forwards == 5

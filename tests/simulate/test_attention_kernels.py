@@ -204,11 +204,6 @@ def test_varlen_makes_no_mask_and_saves_a_sum_per_token_and_head():
     assert not [op for op, num_bytes in made if op == "aten.zeros.default" and num_bytes > 2**16]
 
 
-def test_flex_is_refused_with_the_reason():
-    with pytest.raises(UnsupportedError, match="that is not compiled is not simulated"):
-        allocations(attention="flex", packing="documents", precision="bf16")
-
-
 # -- selective checkpointing --
 
 

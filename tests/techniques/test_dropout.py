@@ -63,7 +63,6 @@ def test_other_masks_are_drawn_by_what_runs_together_and_the_same_by_what_runs_a
     ("switches", "nearest"),
     [
         ({"pp": 2, "accumulate": "hold"}, {"pp": 1}),
-        ({"compile": "blocks"}, {"compile": "none"}),
         ({"attention": "flex"}, {"attention": "sdpa"}),
     ],
 )

@@ -19,7 +19,7 @@ REFUSED = [
     ({}, {**FLAT, "tp": 2}, "fsdp=1 with tp=2"),
     ({}, {**FLAT, "pp": 2}, "fsdp=1 with pp=2"),
     ({}, {**FLAT, "engine": "deepspeed"}, "fsdp=1 with engine=deepspeed"),
-    ({"adapter": {"base": "nf4"}, "method": "qlora"}, FLAT, "base=nf4"),
+    ({"adapter": {"base": "int8"}, "method": "qlora"}, FLAT, "base=int8"),
     ({"adapter": WIDE_NORMS, "precision": "bf16-mixed"}, FLAT, "upcast=norms"),
     ({"keep_fp32": ("norm",), "precision": "bf16"}, FLAT, "of one type; use fsdp=2"),
     ({"optimizer": "adamw-8bit"}, FLAT, "optimizer=adamw-8bit"),

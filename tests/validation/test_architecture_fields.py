@@ -36,6 +36,11 @@ def test_what_lacks_is_what_the_documentation_or_others_say(name, told):
     assert why_not(name, told) is None
 
 
+def test_defaults_that_contradict_each_other_build_nothing_and_end_nothing():
+    assert lacking("gemma4_assistant") == {}
+    assert "hidden_size_per_layer_input" in str(why_not("gemma4_assistant", {}))
+
+
 def test_a_part_of_a_configuration_may_lack_it_and_what_nobody_has_stays_away():
     assert lacking("dbrx") == {}
     assert "rope_theta" in str(why_not("dbrx", {}))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import nn
 
+from brimful.build.adapters import base_dtype
 from brimful.build.checkpointing import checkpoint_blocks
 from brimful.build.compiling import compile_loss, compile_model
 from brimful.build.deepspeed.engine import base_optimizer, build_engine
@@ -36,7 +37,7 @@ from brimful.build.router_losses import router_losses
 from brimful.build.tasks import task_of
 from brimful.techniques.kernel_support import Place, check_attention, check_fused, check_precision
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy, gathers, num_checkpointed
+from brimful.values.strategy import COMPILED, Strategy, gathers, is_flat, num_checkpointed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,8 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     root = Root(skeleton, task_of(job), router_losses(skeleton, job))
     mesh = build_mesh(strategy, device.type)
     if gathers(strategy):
-        pack(skeleton)  # what is sharded is what holds a weight
+        # What is sharded is what holds a weight; FSDP1's flat parameters are of one type.
+        pack(skeleton, base_dtype(job) if is_flat(strategy) else None)
     called: tuple[nn.Module, ...] = (root,)
     if strategy.engine == "torch":
         called = parallelize(root, job, strategy, mesh)
@@ -115,6 +117,8 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
     checkpoint_blocks(model, job, strategy)
     compile_model(model, strategy)
     num_again = num_checkpointed(strategy, num_layers=job.model.num_layers)
+    if "blocks" in COMPILED[strategy.compile]:
+        num_again = 0  # checkpoints are inside of what is compiled
     moved = offload_blocks(model, away, device, num_checkpointed=num_again)
     site = Site(job, strategy, device, mesh)
     second = _filled(reference, model, site, host)
@@ -149,7 +153,7 @@ def _filled(
     use_fp8(reference, job, emulate=host == device)
     second = Second(reference)
     if gathers(strategy):
-        pack(reference)
+        pack(reference, None)
     parallelize_frozen(second, job, strategy, site.mesh)
     is_away = strategy.reference == "offloaded"
     fill_reference(reference, model, job, device=device, host=host if is_away else device)

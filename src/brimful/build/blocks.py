@@ -36,6 +36,15 @@ def body_of(model: Any) -> Any:
     return inner[0] if inner else model
 
 
+def embedding_of(model: Any) -> nn.Module:
+    """Return what makes hidden states of words: the first table of a class that names none."""
+    try:
+        named: nn.Module = model.get_input_embeddings()
+    except NotImplementedError:
+        return next(each for each in model.modules() if isinstance(each, nn.Embedding))
+    return named
+
+
 def mark_text(model: Any) -> None:
     """Note which part reads text in a model that reads images or sounds too; freeze the others.
 

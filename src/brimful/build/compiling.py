@@ -46,6 +46,8 @@ def compile_loss(loss: nn.Module, strategy: Strategy) -> None:
     """Compile what a strategy says of a loss, behind the logits or with their head."""
     parts = COMPILED[strategy.compile]
     if not isinstance(loss, TokenLoss):
+        if parts & {"loss", "head"}:
+            loss.forward = torch.compile(loss.forward)
         return
     if "loss" in parts:
         loss.compile_entropy()

@@ -29,10 +29,13 @@ from brimful.errors import UnsupportedError
 from brimful.models.layout import Kind, Layout, Parameter, followed, runs
 from brimful.models.sequence import numbered
 from brimful.models.traced import BuiltModel, find_built, keep_built
-from brimful.values.job import Job
+from brimful.values.job import Job, Precision
 from brimful.values.strategy import Attention, Strategy
 
 _TYPES = "layer_types"
+_MIXED: Precision = "bf16-mixed"
+_NARROW: Precision = "bf16"
+"""Recipes that hold weights in fp32 and in 16 bits."""
 
 
 def read_built(job: Job, attention: Attention) -> BuiltModel:
@@ -54,14 +57,16 @@ def read_model(job: Job, strategy: Strategy) -> BuiltModel:
     ``job``: what is trained; it has no adapters. Raises UnsupportedError: its blocks are in two
     lists, of which its task knows one.
     """
-    skeleton = task_of(job).skeleton(job, strategy)
+    in_each = (msgspec.structs.replace(job, precision=each) for each in (_MIXED, _NARROW))
+    skeleton, narrow = (task_of(each).skeleton(each, strategy) for each in in_each)
     config = AutoConfig.for_model(job.model.model_type, **job.model.hf_config).get_text_config()
     stacks = [] if runs_as_one(skeleton) else stacks_of(skeleton).values()
     return BuiltModel(
-        layout=_layout(skeleton, job, _wide(job, strategy)),
+        layout=_layout(skeleton, job, _wide(narrow)),
         windows=tuple(sorted(_windows(config))),
         kinds=kinds_of(config, *stacks),
         buffers=tuple(each.nbytes for each in skeleton.buffers()),
+        narrow_buffers=tuple(each.nbytes for each in narrow.buffers()),
         idle=tuple(tuple(each.shape) for each in idle_parameters(skeleton).values()),
         parts=any(expert_modules(skeleton)),
         again=bool(parts_again(skeleton)),
@@ -127,9 +132,8 @@ def _features_of(block: nn.Module) -> Iterator[tuple[Hashable, Hashable]]:
                 yield (path, name), value
 
 
-def _wide(job: Job, strategy: Strategy) -> set[str]:
+def _wide(narrow: nn.Module) -> set[str]:
     """Name the parameters that a class keeps in fp32 where the others are in bf16."""
-    narrow = task_of(job).skeleton(msgspec.structs.replace(job, precision="bf16"), strategy)
     return {name for name, p in narrow.named_parameters() if p.dtype == torch.float32}
 
 

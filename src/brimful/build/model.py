@@ -17,7 +17,14 @@ from transformers.pytorch_utils import Conv1D
 from brimful.build.adapters import adapt, base_dtype, initialize
 from brimful.build.attention import IMPLEMENTATION
 from brimful.build.attention.own import attends_by_itself, read_as_one_text
-from brimful.build.blocks import give_switch, mark_text, mark_unit, parts_again, runs_as_one
+from brimful.build.blocks import (
+    embedding_of,
+    give_switch,
+    mark_text,
+    mark_unit,
+    parts_again,
+    runs_as_one,
+)
 from brimful.build.decoder_check import check_decoder, check_scores, left_out
 from brimful.build.experts import check_experts
 from brimful.build.keep_fp32 import keep_fp32
@@ -168,7 +175,7 @@ def _untie(skeleton: Any, job: Job) -> None:
     head = skeleton.get_output_embeddings()
     if head is None or job.model.tied_embeddings:
         return
-    if head.weight is skeleton.get_input_embeddings().weight:
+    if head.weight is embedding_of(skeleton).weight:
         head.weight = nn.Parameter(torch.empty_like(head.weight))
         for name in [n for n, m in skeleton.named_modules() if m is head]:
             skeleton.all_tied_weights_keys.pop(f"{name}.{_WEIGHT}", None)

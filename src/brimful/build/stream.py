@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from brimful.build.blocks import embedding_of
 from brimful.build.parallel.stages import held_dtype
 from brimful.build.precision import COMPUTE_DTYPE
 from brimful.build.precision.kept import returned_by
@@ -23,7 +24,7 @@ def stream_dtype(model: Any, job: Job, strategy: Strategy) -> torch.dtype:
 
     ``strategy``: whether parameters are gathered before they compute.
     """
-    embedding = model.get_input_embeddings()
+    embedding = embedding_of(model)
     held = held_dtype(embedding)
     gathered = COMPUTE_DTYPE.get(job.precision, held) if gathers(strategy) else held
     return returned_by(embedding) or gathered

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from brimful.cost.least import Least
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
+    from brimful.hardware.datasheets import Datasheet
     from brimful.models.layout import Kind
     from brimful.show.run import RunFacts
     from brimful.values.job import Job
@@ -25,8 +26,13 @@ EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"
 """Without it attention is not fused on a Strix Halo."""
 
 
-def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
-    """Name what decides most and nobody typed; nothing beside a plan, which says it all."""
+def assumed_facts(
+    args: argparse.Namespace, job: "Job", *, is_timed: bool = True
+) -> tuple[Fact, ...]:
+    """Name what decides most and nobody typed; nothing beside a plan, which says it all.
+
+    ``is_timed``: whether a speed is said.
+    """
     if resolved.is_plan(args.model):
         return ()
     from brimful.techniques.optimizers import OPTIMIZERS
@@ -44,6 +50,7 @@ def assumed_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
     words += [*_router_words(job), *_dropout_words(args, job)]
+    words += _speed_words(args) if is_timed else []
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     if job.task == "seq2seq":  # one length, of both
@@ -257,21 +264,36 @@ def _encoder_words(job: "Job") -> list[str]:
     return [f"without its {encoder} ({words}, and its {reads})", *([counted] if counted else [])]
 
 
-def _rocm_words(args: argparse.Namespace) -> list[str]:
-    """Say by whose kernels an AMD card is answered."""
+def _card(args: argparse.Namespace) -> "tuple[str, Datasheet | None]":
+    """Return the GPU that was asked about, and its data sheet; None: it is none that is shipped."""
     from brimful.hardware.datasheets import datasheets
-    from brimful.hardware.devices import has_cuda, is_modelled
     from brimful.hardware.names import find_gpu, split_counts
 
-    sheet = datasheets().get(
-        find_gpu(split_counts(getattr(args, "gpus", None) or defaults.GPUS).gpu)
-    )
+    name = find_gpu(split_counts(getattr(args, "gpus", None) or defaults.GPUS).gpu)
+    return name, datasheets().get(name)
+
+
+def _rocm_words(args: argparse.Namespace) -> list[str]:
+    """Say by whose kernels an AMD card is answered."""
+    from brimful.hardware.devices import has_cuda, is_modelled
+
+    _, sheet = _card(args)
     if sheet is None or has_cuda(sheet) or not is_modelled(sheet):
         return []
     words = ["ROCm's kernels take no more than CUDA's (by PyTorch's source, not measured)"]
     if sheet.target == "gfx1151":
         words.append(f"{EXPERIMENTAL}, and GTT raised (Linux gives a GPU half the memory)")
     return words
+
+
+def _speed_words(args: argparse.Namespace) -> list[str]:
+    """Say of a card's speed that runs do not bear out the range around it."""
+    from brimful.cost.assumptions import DATASHEET
+    from brimful.hardware.compared import compared_words
+
+    name, sheet = _card(args)
+    words = compared_words(name, DATASHEET.time_band) if sheet is not None else ""
+    return [words] if words else []
 
 
 def _label_words(args: argparse.Namespace) -> list[str]:

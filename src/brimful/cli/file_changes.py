@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -24,7 +24,7 @@ from brimful.units import format_days
 if TYPE_CHECKING:
     from brimful.export.changed_keys import Change, Changed
     from brimful.search.solve import Solution
-    from brimful.values.job import Job
+    from brimful.values.job import Job, Precision
     from brimful.values.plan import Plan
 
 MOST, MOST_TIGHT = 2, 1
@@ -107,6 +107,13 @@ def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
 
     ``now``: seconds of a step as the file has it; None: unknown.
     """
+    if native := _native(asked.plan):
+        typed, price, _ = native
+        freed = _freed(asked, typed)
+        changed = None if freed is None else _changed(asked, freed, typed, price=price)
+        if changed is not None:
+            yield changed
+            return
     freed = _freed(asked, {})
     if freed is None or not now:
         return
@@ -125,14 +132,10 @@ def _fitting(asked: _Asked, *, is_tight: bool) -> Iterator[FileChange]:
 
     ``is_tight``: whether it may fit as it is: then what may fit too is no better.
     """
-    from brimful.search.ways_out import has_room
-
-    for typed, price, job in _allowed(asked.plan.job):
+    for typed, price, job in _allowed(asked.plan):
         if not asked.budget.left_s:
             return
-        if not has_room(job, asked.plan.cluster):
-            continue
-        freed = _freed(asked, typed, fuses=True)
+        freed = _with_room(asked, typed, job)
         if freed is None:
             continue
         changed = _changed(asked, freed, typed, price=price)
@@ -158,12 +161,10 @@ def _with_batch(asked: _Asked, smaller: FileChange) -> Iterator[FileChange]:
 
 def _keeping_batch(asked: _Asked) -> Iterator[FileChange]:
     """Yield what fits with as many texts at once, and what its owner could allow for that."""
-    from brimful.search.ways_out import has_room
-
-    for typed, price, job in _allowed(asked.plan.job):
+    for typed, price, job in _allowed(asked.plan):
         if not asked.budget.left_s or "seq_len" in typed:
             return
-        freed = _freed(asked, typed, fuses=True) if has_room(job, asked.plan.cluster) else None
+        freed = _with_room(asked, typed, job)
         if freed is None:
             continue
         freed.micro_batch = asked.plan.strategy.micro_batch
@@ -172,11 +173,31 @@ def _keeping_batch(asked: _Asked) -> Iterator[FileChange]:
             yield changed
 
 
-def _allowed(job: "Job") -> "Iterator[tuple[dict[str, Any], str, Job]]":
-    """Yield flags, why not the same is learnt with them, and the job: what changes least first."""
+_Allowed = tuple[dict[str, Any], str, Any]
+"""Flags, why not the same is learnt with them, and the job with them."""
+
+
+def _native(plan: "Plan") -> _Allowed | None:
+    """Return the recipe of as many bits that a card has units for, where the file's is emulated."""
+    from brimful.cli.usual import place_of
+    from brimful.techniques.kernel_support import why_emulated
+
+    job, place = plan.job, place_of(plan.cluster.device)
+    other = cast("Precision", job.precision.replace("bf16", "fp16"))
+    if why_emulated(job.precision, place) is None or why_emulated(other, place) is not None:
+        return None
+    changed = msgspec.structs.replace(job, precision=other)
+    return {"precision": other}, f"{job.precision} is emulated on this card", changed
+
+
+def _allowed(plan: "Plan") -> Iterator[_Allowed]:
+    """Yield what could be allowed: what changes least first."""
     from brimful.search.offers import offers, plainest, pure_and_rounded
     from brimful.search.ways_out import MIN_SEQ_LEN
 
+    job = plan.job
+    if native := _native(plan):
+        yield native
     yield {}, "", job
     made = {offer.allow: offer for offer in offers(job)}
     for allow in plainest(made):
@@ -224,6 +245,18 @@ def _freed(
     except (InputError, UnsupportedError):
         return None
     return new
+
+
+def _with_room(asked: _Asked, typed: Mapping[str, Any], job: "Job") -> argparse.Namespace | None:
+    """Return ``_freed`` where what stays on the devices has room, with what may be on the host."""
+    from brimful.search.ways_out import has_room
+    from brimful.techniques.offload import NONE
+
+    freed = _freed(asked, typed, fuses=True)
+    if freed is None:
+        return None
+    stays = getattr(freed, "offload", None) == NONE
+    return freed if has_room(job, asked.plan.cluster, with_optimizer=stays) else None
 
 
 def _searched(args: argparse.Namespace, budget: Budget) -> "Solution | None":

@@ -134,8 +134,18 @@ def limit_facts(
     missed = "--deadline" if kept.in_time is False else missed
     missed = missed if is_shopped else ""
     instead = f": brimful shop with the same job and {missed} finds what does" if missed else ""
-    told = "; ".join(filter(None, words))
-    return (Fact("limits", f"{told}{instead}", f"{told}{' (see brimful shop)' * bool(missed)}"),)
+    told, done = "; ".join(filter(None, words)), _done_words(kept, cost)
+    see = "; ".join(filter(None, ("see brimful shop" if missed else "", done)))
+    by_then = f"; {done}" if done else ""
+    return (Fact("limits", f"{told}{instead}{by_then}", f"{told} ({see})" if see else told),)
+
+
+def _done_words(kept: Kept, cost: "Cost") -> str:
+    """Say how many steps are done by a deadline that a run misses; empty: it misses none."""
+    if kept.in_time is not False or not kept.deadline_s or not cost.hours:
+        return ""
+    done = int(cost.num_steps * kept.deadline_s / (cost.hours * _HOUR_S))
+    return f"{done:,} of its {cost.num_steps:,} steps are done by then"
 
 
 def _deadline_words(kept: Kept, cost: "Cost", band: float) -> str:

@@ -98,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
         from brimful.report.precision import precision_tables
         from brimful.report.text import inputs_table
 
+        tables = precision_tables(examined, is_whole=args.verbose)
         inputs = inputs_table(asked.job, asked.cluster, asked.strategy)
-        show(precision_tables(examined), *(["", inputs] if args.verbose else []))
+        show(tables, *(["", inputs] if args.verbose else []))
     return DOES_NOT_FIT if examined.findings else FITS
 
 

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.pretend.scripts import check_program, launched
     from brimful.process.library_output import quiet_libraries
 
+    quiet_libraries()  # before torchrun's own flags are read, by torch
     typed = args.program[1:] if args.program[:1] == ["--"] else args.program
     script = launched(typed, rank=args.rank)[0]
     check_program(script)
@@ -111,7 +112,6 @@ def run(args: argparse.Namespace) -> int:
         note(f"{launcher} starts {num} processes; this is the one of --rank {args.rank}")
     os.environ.update(environment)
     program = _begun(program, args.largest)
-    quiet_libraries()
     from brimful.allocator.config import parse_settings
     from brimful.report.sparkline import sparkline
 
@@ -181,7 +181,8 @@ def _answer(args: argparse.Namespace, done: Done, found: Largest | None) -> "Ans
     if (known := known_event(done)) is not None:  # its other steps say the same
         recording = until(recording, known)
     mended = run.mended(recording, report.peak_event) if report.without else None
-    sizes = largest_facts(report, program, found, recording)
+    alone = mended is None or found is not None
+    sizes = largest_facts(report, program, found, recording) if alone else ()
     ways = unit_ways(report) or (() if found else combined_facts(report, program, recording))
     without = mended_facts(report, program, mended) if mended else ()
     summary = pretend_summary(report, program, () if found else sizes, ways, without)

@@ -157,7 +157,7 @@ def limits_of(args: argparse.Namespace, *, most_steps: int | None = None) -> "Li
     """Return how long a script may run, as the flags say."""
     from brimful.pretend.time_limit import Limits
 
-    return Limits(args.budget, most_steps, is_whole=args.whole)
+    return Limits(args.budget, most_steps, args.whole, args.memory_budget)
 
 
 def ended_by(
@@ -223,8 +223,10 @@ def _ended_by(
     """
     from brimful.cli.main import is_of_interrupt
     from brimful.pretend.made_again import folders_made_again
+    from brimful.pretend.script_lines import is_library
     from brimful.pretend.scripts import run_program
     from brimful.pretend.text_loops import leaving_out_tokens
+    from brimful.process.library_output import own_warnings_alone
 
     name = name_of(program)
     limit: TimeLimit | None = None
@@ -234,6 +236,7 @@ def _ended_by(
             try:
                 with (
                     folders_made_again(),
+                    own_warnings_alone(is_library),
                     leaving_out_tokens(pretended, period) as loops,
                     limited() as limit,
                 ):

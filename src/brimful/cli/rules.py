@@ -1,6 +1,7 @@
 """``brimful rules``: rules of thumb beside our numbers, for one model on one GPU."""
 
 import argparse
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +64,10 @@ def run(args: argparse.Namespace) -> int:
     if not rows:
         raise _no_rule(about)
     if args.json:
-        content = {"schema": "brimful.rules/1", "job": job, "cluster": cluster, "rules": rows}
-        show_json({**content, "strategy": subject.strategy, "plan": _plan_json(plan)})
+        verdicts = Counter(row.verdict for row in rows)
+        content = {"schema": "brimful.rules/1", "num_rules": len(rows), "verdicts": verdicts}
+        asked = {"rules": rows, "job": job, "cluster": cluster, "strategy": subject.strategy}
+        show_json({**content, **asked, "plan": _plan_json(plan)})
         return 0
     from brimful.show.rules import misfit_facts, rule_facts, rules_summary
     from brimful.show.summary import Fact

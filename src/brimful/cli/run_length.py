@@ -8,7 +8,8 @@ from brimful.cli.other_flags import EPOCHS_NEED
 from brimful.cli.parsing import note_once
 from brimful.errors import InputError
 from brimful.models.spec import ModelSpec
-from brimful.values.job import Task
+from brimful.units import format_count
+from brimful.values.job import MAX_COUNT, Task
 from brimful.values.task_words import is_per_sample
 
 _LENGTHS = ("steps", "tokens", "rows")
@@ -51,4 +52,11 @@ def num_steps_from(
             f"--seq-len x --global-batch is {global_batch * tokens_per_row} for {model.name}; give "
             f"1 or more"
         )
-    return -(-int(args.tokens) // (global_batch * tokens_per_row))
+    num_steps = -(-int(args.tokens) // (global_batch * tokens_per_row))
+    if num_steps > MAX_COUNT:
+        raise InputError(
+            f"--tokens is {format_count(args.tokens)} tokens, {format_count(num_steps)} steps of "
+            f"{global_batch * tokens_per_row:,}, and at most {format_count(MAX_COUNT)} are run; "
+            f"K, M, B and T multiply what stands before them: 2B are two billion"
+        )
+    return num_steps

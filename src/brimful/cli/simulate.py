@@ -291,6 +291,19 @@ def _worst_sentence(args: argparse.Namespace, asked: resolved.Asked) -> str:
     )
 
 
+def _routed_sentence(args: argparse.Namespace, asked: resolved.Asked) -> str:
+    """Say what a router is taken to do that is not even, and what it says of others."""
+    from brimful.techniques.parallel.routing import worst
+
+    if args.routing != "worst":
+        return f"as {args.routing} was observed to route"
+    share = worst(asked.job, asked.strategy.ep).share
+    return (
+        f"worst: every token of the {asked.strategy.ep} devices prefers this one's experts, "
+        f"{share:.3g} x the rows of an even router; no router takes more"
+    )
+
+
 def _answer(
     args: argparse.Namespace,
     plan: "Plan",
@@ -304,16 +317,24 @@ def _answer(
 
     asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     routing: tuple[Fact, ...] = ()
-    if plan.strategy.ep > 1 and args.routing is None:
-        routing = (Fact("routing", _worst_sentence(args, asked)),)
+    is_even = args.routing in {None, "balanced"}
+    if plan.strategy.ep > 1 and args.routing != "balanced":
+        said = _worst_sentence if is_even else _routed_sentence
+        routing = (Fact("routing", said(args, asked)),)
     is_plan = resolved.is_plan(args.model)
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
+    # What is predicted, of other settings too, is of an even router.
+    beside = _beside(plan, word) if is_even else ()
+    summary = simulate_summary(plan, simulation, word, (*costs, *beside))
+    if not is_even:
+        kept = tuple(each for each in summary.facts if each.label != "tensors")
+        summary = summary._replace(facts=kept)
     return Answer(
-        simulate_summary(plan, simulation, word, (*costs, *_beside(plan, word))),
+        summary,
         (
             *routing,
             *output_paths.written_facts(args),
-            *assumed_facts(args, plan.job),
+            *assumed_facts(args, plan.job, is_timed=False),
             *([Fact("next", fits)] if word == "fits" else []),
         ),
         tuple(_tables(plan, simulation)),

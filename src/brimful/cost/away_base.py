@@ -73,17 +73,17 @@ def _with_copies(
     made = replace(profile, kinds=(*profile.kinds, *come, *gone))
     numbers = {size: base + place for place, size in enumerate(sizes)}
     works = list(profile.works)
-    known: dict[tuple[tuple[int, ...], Brought, int], int] = {}
+    known: dict[tuple[Brought, _Like], int] = {}
 
     def placed(runs: Sequence[Run]) -> Iterator[Run]:
         more = brought(runs, _of_groups(runs, layers, numbers))
         for run, like, added in zip(runs, first, more, strict=True):
-            reads = _reads(profile, run, like, layers, dims)
-            events = tuple(_events(profile.works[run.work].events, added, reads, num))
-            key = events, added, run.work
+            key = added, _like(run, like, layers)
             if key not in known:
+                own = profile.works[run.work]
+                reads = _reads(profile, key[1], dims, layers.element)
                 known[key] = len(works)
-                works.append(with_events(profile.works[run.work], events))
+                works.append(with_events(own, tuple(_events(own.events, added, reads, num))))
             yield replace(run, work=known[key])
 
     both = Variant(first=tuple(placed(first)), later=tuple(placed(later)))
@@ -120,25 +120,48 @@ class _Reads(NamedTuple):
 def _events(events: Sequence[int], added: Brought, reads: _Reads, num: int) -> Iterator[int]:
     """Yield a run's events with those of copies."""
     alone = reads.last if added.one_by_one else ()
-    for place in range(len(events) + 1):
-        if place == reads.first:
-            yield from (num + each for each in added.gone_first)
-            yield from added.come
-        for number, behind in reversed(list(enumerate(alone))):
-            if behind == place:
-                yield num + added.gradients[number]
-        yield from events[place : place + 1]
+    more = {reads.first: [*(num + each for each in added.gone_first), *added.come]}
+    for number, behind in reversed(list(enumerate(alone))):
+        more.setdefault(behind, []).append(num + added.gradients[number])
+    start = 0
+    for place in sorted(more):
+        yield from events[start:place]
+        yield from more[place]
+        start = place
+    yield from events[start:]
     yield from (num + each for each in added.gone_last)
 
 
-def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensions) -> _Reads:
+class _Like(NamedTuple):
+    """What decides where a run reads its copies: of many blocks all runs are alike.
+
+    Attributes:
+        work: What it does.
+        anew: What it does in a micro-batch that makes gradients anew, by which adapters are told.
+        copies: That it reads; None: none, or all before it begins.
+        is_checkpointed: Whether it is computed again.
+    """
+
+    work: int
+    anew: int
+    copies: tuple[BaseCopy, ...] | None
+    is_checkpointed: bool
+
+
+def _like(run: Run, anew: Run, layers: _Layers) -> _Like:
+    reads_before = run.phase == "forward" or not is_block(run)
+    copies = None if reads_before else _copies(run, layers)
+    return _Like(run.work, anew.work, copies, run.group.startswith("checkpointed"))
+
+
+def _reads(profile: Profile, run: _Like, dims: Dimensions, element: int) -> _Reads:
     """Find where a run reads its copies.
 
-    ``like``: the same of a micro-batch that makes gradients anew, by which adapters are told.
+    ``element``: bytes of a number that is computed with.
     """
-    if run.phase == "forward" or not is_block(run):
+    copies = run.copies
+    if copies is None:
         return _Reads()
-    copies = _copies(run, layers)
     own = profile.works[run.work].events
     # Say behind which event the weight made of each packed one goes for the last time.
     places = dict[int, int]()
@@ -151,15 +174,15 @@ def _reads(profile: Profile, run: Run, like: Run, layers: _Layers, dims: Dimensi
         ]
         places |= dict(zip(alike[::-1], gone[-len(alike) :], strict=False))
     if not places:
-        theirs = profile.works[like.work].events
-        behind = _inputs_made(profile, theirs, copies, layers.element, dims)
+        theirs = profile.works[run.anew].events
+        behind = _inputs_made(profile, theirs, copies, element, dims)
         places = {copy: _same_place(profile, theirs, own, at) for copy, at in behind.items()}
     end = len(own)
     last, latest = list[int](), end
     for number in range(len(copies)):  # backward reads the last first
         latest = places.get(number, latest)
         last.append(latest if copies[number].input else end)
-    if run.group.startswith("checkpointed"):
+    if run.is_checkpointed:
         return _Reads(0, tuple(last))
     if any(copy.is_stack for copy in copies):  # whose layers tell of nothing, and may be the last
         return _Reads(0, tuple(last))

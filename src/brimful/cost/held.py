@@ -13,7 +13,7 @@ from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.trained import nf4_constants
 from brimful.models.architecture import LATENT_ROTARY
 from brimful.models.architectures import record_of
-from brimful.models.config import experts_of, has_parameter_count, layout_of
+from brimful.models.config import buffers_of, experts_of, has_parameter_count, layout_of
 from brimful.models.layout import Parameter, num_elements, parts
 from brimful.models.spec import ModelSpec
 from brimful.models.traced import find_built
@@ -224,8 +224,8 @@ def buffer_bytes(spec: ModelSpec, compute: Compute) -> int:
 
     Source: the rotary embedding of every class of ``transformers/models``; 5.23.
     """
-    if not has_parameter_count(spec) and (built := find_built(spec)) is not None:
-        return sum(built.buffers)
+    if not has_parameter_count(spec) and find_built(spec) is not None:
+        return sum(buffers_of(spec, is_narrow=COMPUTE_BYTES[compute] < FP32_BYTES))
     buffers = 2 * (rotary_width(spec) // 2) * FP32_BYTES
     record = record_of(spec.model_type)
     if record.balanced_router:

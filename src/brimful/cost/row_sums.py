@@ -10,6 +10,7 @@ levels look for them once (``sums_behind``).
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import cache
 from math import prod
 from typing import NamedTuple
@@ -58,20 +59,20 @@ class Sum(NamedTuple):
         columns: Its elements.
         element: Bytes of each.
         factors: Dimensions whose product, ``times`` a number, is how many rows are added up.
-        times: That number.
+        times: That number; a fraction where the body is shorter than its text, as behind a pooling.
     """
 
     columns: int
     element: int
     factors: str
-    times: int
+    times: Fraction
 
     def beside(self, dims: Dimensions, on: Chips) -> int:
         """Return the bytes that come and go behind it.
 
         ``on``: chips that it may be made on; the most that it leaves on one of them.
         """
-        rows = self.times * prod(getattr(dims, factor) for factor in self.factors)
+        rows = round(self.times * prod(getattr(dims, factor) for factor in self.factors))
         return max(
             (_row_sums_bytes(rows, self.columns, self.element, chip) for chip in on), default=0
         )
@@ -140,28 +141,32 @@ class RowSums(NamedTuple):
         """Return the sum that makes a tensor; None: it is no vector.
 
         A size may be that of vectors of either type: it is of the one of which the newest tensor
-        has whole rows, as far as there is one.
+        has whole rows, as far as there is one; next of one of which there is a row for some tokens.
 
         ``before``: the two that came before it.
         """
         ((letters, coefficient),) = event.terms
-        told = list[Sum]()
+        pooled, told = list[Sum](), list[Sum]()
         for element in (FP32_BYTES, HALF_BYTES):
             columns = event.num_bytes // element
             if coefficient % element or columns not in self.vectors:
                 continue
             if newest is None:
-                return Sum(columns, element, self.every, 1)
-            features = letters, coefficient
+                return Sum(columns, element, self.every, Fraction(1))
+            inputs = None
             if len(before) > 1 and before[0] is newest:
-                features = self._inputs(before[1], event, element) or features
-            if rows := _rows(newest, *features):
-                return Sum(columns, element, *rows)
+                inputs = self._inputs(before[1], event, element)
+            features = inputs or (letters, coefficient)
+            if rows := _rows(newest, *features, is_input=inputs is not None):
+                found = Sum(columns, element, *rows)
+                if found.times.denominator == 1:
+                    return found
+                pooled.append(found)
             tokens = "".join(sorted(_OF_TOKENS & set(newest.terms[0][0])))
             is_square = newest.terms[0][0].count("S") > 1  # scores, which have no such rows
             added = self.every if is_square or not tokens else tokens
-            told.append(Sum(columns, element, added, 1))
-        return told[0] if told else None
+            told.append(Sum(columns, element, added, Fraction(1)))
+        return next(iter([*pooled, *told]), None)
 
     def _inputs(self, weight: Event, bias: Event, element: int) -> tuple[str, float] | None:
         """Return the features that a weight is multiplied with; None: it is none with that bias.
@@ -193,18 +198,22 @@ def _marks_behind(events: Sequence[Event]) -> list[Mark]:
     return found[::-1]
 
 
-def _rows(newest: Event, letters: str, num_bytes: float) -> tuple[str, int] | None:
+def _rows(
+    newest: Event, letters: str, num_bytes: float, *, is_input: bool
+) -> tuple[str, Fraction] | None:
     """Return of how many rows a tensor is that have these features; None: of no whole number.
 
     At a model's own widths features are no letters, and a multiple of them has them.
 
-    ``num_bytes``: of an element of them, or of them all where there are no letters.
+    ``num_bytes``: of an element of them, or of them all where there are no letters. ``is_input``:
+    whether it is known to have them, so that it may have fewer rows than there are tokens.
     """
     ((factors, per_token),) = newest.terms
     left = _left_of(factors, letters)
-    if left is None or (not letters and per_token % num_bytes):
+    if left is None:
         return None
-    return left, 1 if letters else round(per_token / num_bytes)
+    times = Fraction(1) if letters else Fraction(per_token) / Fraction(num_bytes)
+    return (left, times) if is_input or times.denominator == 1 else None
 
 
 def _left_of(factors: str, letters: str) -> str | None:

@@ -6,13 +6,14 @@ of the model is, by its kind and its neighbours', like one of those that were tr
 whose runs all happen once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from brimful.cost.profiles import PLACE, EventKind, Group, Profile, Run, Variant, is_place
+from brimful.cost.shared_ends import Ends, ends_of, kind_of
 from brimful.files.remembered import once_for_each
 from brimful.models.sequence import END
 
@@ -91,19 +92,21 @@ class _Writer:
 
     def _traced(self, group: Group) -> _Block:
         """Return which block a group of one traced block is."""
-        sequence = self._profile.sequence
-        return _Block(group.partition(PLACE)[0], sequence[_number(group) % len(sequence)])
+        return _Block(group.partition(PLACE)[0], kind_of(group, self._profile.sequence))
 
     def runs(self, runs: Sequence[Run]) -> tuple[Run, ...]:
         """Return the runs of every block in the place of those that were traced."""
         found = list[Run]()
         traced = [run.group for run in runs if run.phase == "forward" and is_place(run.group)]
         like = self._likes(tuple(traced))
+        ends = ends_of(self._profile, tuple(runs))
         for phase, some in groupby(runs, key=lambda run: run.phase):
-            found += self._phase(phase, list(some), like)
+            found += self._phase(phase, list(some), like, ends.get(phase, {}))
         return tuple(found)
 
-    def _phase(self, phase: str, runs: list[Run], like: list[Group]) -> Iterator[Run]:
+    def _phase(
+        self, phase: str, runs: list[Run], like: list[Group], ends: Mapping[int, Ends]
+    ) -> Iterator[Run]:
         """Yield what is before the first block, the blocks in order, and what is behind.
 
         And what is between blocks of two kinds: behind an encoder's last one.
@@ -113,14 +116,20 @@ class _Writer:
         for run in runs[: places[0]]:
             yield self._run(run, like)
         order = range(len(like)) if phase == "forward" else range(len(like) - 1, -1, -1)
-        made = {group: self._run(run, like) for group, run in of_place.items()}
+        last_of = {self._blocks.kinds[block]: block for block in order}
+        made: dict[tuple[Group, bool], Run] = {}
         between = self._between(runs, places)
         for before, block in zip((None, *order), order, strict=False):
             if before is not None:
                 kinds = self._blocks.kinds[before], self._blocks.kinds[block]
                 for run in between.get(kinds, ()):
                     yield self._run(run, like)
-            run = made[like[block]]
+            kind = self._blocks.kinds[block]
+            one = like[block], kind in ends and last_of[kind] == block
+            if one not in made:
+                run = self._ending(of_place[one[0]], ends.get(kind), ends=one[1])
+                made[one] = self._run(run, like)
+            run = made[one]
             yield Run(phase, self._groups[block], "other", run.work, self._blocks.parts[block])
         for run in runs[places[-1] + 1 :]:
             yield self._run(run, like)
@@ -136,8 +145,20 @@ class _Writer:
                 found.setdefault((kinds[0], kinds[1]), runs[one + 1 : other])
         return found
 
-    def _run(self, run: Run, like: list[Group]) -> Run:
+    def _ending(self, run: Run, own: Ends | None, *, ends: bool) -> Run:
+        """Return a run with what the last of its kind lets go of, or without.
+
+        ``own``: what that is, if it is anything. ``ends``: whether the block is the last.
+        """
+        if own is None or (run.group == own.group) == ends:
+            return run
         work = self._profile.works[run.work]
+        events = (*work.events, *own.events) if ends else own.without(work.events)
+        self.works.append(replace(work, events=events))
+        return Run(run.phase, run.group, run.role, len(self.works) - 1)
+
+    def _run(self, run: Run, like: list[Group]) -> Run:
+        work = self.works[run.work]
         if self._caused.isdisjoint(work.events):
             return run
         events = tuple(self._events(work.events, like))

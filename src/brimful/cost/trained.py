@@ -364,7 +364,7 @@ def constants_of(job: Job) -> tuple[int, ...]:
     """List the bytes of what a model holds whole and never trains: buffers, and what is idle."""
     element = trained_recipe(job).parameter if job.adapter is None else frozen_element(job)
     idle = (prod(shape) * element for shape in idle_shapes(job.model))
-    return *idle, *buffers_of(job.model)
+    return *idle, *buffers_of(job.model, is_narrow=loaded_element(job) < _WIDE_BYTES)
 
 
 def _num_norms(job: Job) -> int:

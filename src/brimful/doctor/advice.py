@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from brimful.doctor.formats import FORMATS, FormatName
+from brimful.doctor.formats import FORMATS, SIXTEEN_BITS, FormatName
 from brimful.doctor.records import BATCH, LOSS, Kind, Row
 from brimful.doctor.seen import Seen
 from brimful.doctor.spectrum import Spectrum, added
@@ -179,12 +179,12 @@ def _masters(seen: Seen) -> Iterator[Advice]:
     if not moved:
         return
     own = sum(x.num_lost for x in lost) / max(sum(x.num for x in lost), 1)
-    shares = {n: sum(x.num_lost_in[n] for x in lost) / moved for n in ("bf16", "fp16")}
+    shares = {n: sum(x.num_lost_in[n] for x in lost) / moved for n in SIXTEEN_BITS}
     held = lost[0].held
-    text = (
-        f"updates go to {held} and {own:.1%} of them are lost; without fp32 underneath bf16 would "
-        f"lose {shares['bf16']:.1%} of those that arrive, and fp16 {shares['fp16']:.1%}"
-    )
+    # Of what is held in one of them only what arrives there is known, and none of that is lost.
+    others = [f"{shares[n]:.1%} in {n}" for n in shares if FORMATS[n].torch_name != held]
+    text = f"updates go to {held} and {own:.1%} of them are lost; of those that arrive there would "
+    text += f"be lost, without fp32 underneath, {' and '.join(others)}"
     yield Advice(topic="masters", text=text, value=shares["bf16"])
 
 

@@ -32,6 +32,24 @@ Fault = Literal[
 ]  # fmt: skip
 
 
+MEANINGS: dict[Fault, str] = {
+    "not-finite": "a number is beyond all numbers of its type (Inf), or is none (NaN)",
+    "scale-too-high": "times the loss scale gradients are beyond fp16's largest: steps are skipped",
+    "scale-too-low": "gradients are below fp16's smallest and become 0; a loss scale lifts them",
+    "underflow": "gradients are below the smallest number of their type and become 0",
+    "vanished": "outputs become 0 that are not 0 in a wider type",
+    "dead-output": "a layer returns nothing but zeros",
+    "lost-update": "what a step would change is too small beside the weight for its type to hold",
+    "near-limit": "numbers come near the largest of their type",
+    "exploding": "numbers grow from step to step",
+    "outlier": "a few weights are far larger than all others",
+    "router": "a router is sure of one expert, and learns little of others",
+    "rank-apart": "one process's numbers are unlike all others'",
+    "epsilon": "AdamW divides by its epsilon alone, and its steps are too large",
+}
+"""What a fault is, to somebody who meets it for the first time."""
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong.
 

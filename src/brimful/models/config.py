@@ -343,13 +343,16 @@ def _described(spec: ModelSpec) -> Layout:
     return scored_layout(layout, spec) if is_scored else layout
 
 
-def buffers_of(spec: ModelSpec) -> tuple[int, ...]:
+def buffers_of(spec: ModelSpec, *, is_narrow: bool) -> tuple[int, ...]:
     """List the bytes of what a model holds beside its parameters, where that was read off it.
 
-    Of the architectures that are described here it is a few hundred bytes, and left out.
+    ``is_narrow``: whether its weights are held in 16 bits. Of the architectures that are described
+    here it is a few hundred bytes, and left out.
     """
     built = None if has_parameter_count(spec) or spec.model_type == MODULE else find_built(spec)
-    return () if built is None else built.buffers
+    if built is None:
+        return ()
+    return (is_narrow and built.narrow_buffers) or built.buffers
 
 
 def idle_shapes(spec: ModelSpec) -> tuple[Shape, ...]:

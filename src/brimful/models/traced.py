@@ -25,6 +25,8 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
         kinds: The number of every block's kind, in order of appearance: blocks of one run the same
             operations. Of a body that is one unit, and no row of blocks, none.
         buffers: Bytes of every tensor that the model holds beside its parameters.
+        narrow_buffers: The same where its weights are held in 16 bits, which some buffers are then
+            too; empty: it is the same.
         loops: Whether other operations run with every length of a sequence, as where a recurrence
             is a loop, or of sizes that are no products of it: then it is traced at a job's own
             length.
@@ -41,6 +43,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[int, ...]
     kinds: tuple[int, ...]
     buffers: tuple[int, ...]
+    narrow_buffers: tuple[int, ...] = ()
     loops: bool = False
     by_token: bool = False
     idle: tuple[Shape, ...] = ()

@@ -1,5 +1,6 @@
 """Of passes that belong to no step: what they keep, and what training alone takes."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -10,12 +11,14 @@ from brimful.allocator.config import AllocatorSettings
 from brimful.pretend.before_evaluation import before_evaluation, phase_of
 from brimful.pretend.recording import Recording
 from brimful.pretend.report_values import PretendReport, UnusedGraphs
-from brimful.pretend.script_lines import ScriptLine, own_line_of
-from brimful.pretend.unused_graphs import Unused, num_forwards
+from brimful.pretend.script_lines import ScriptLine, own_lines_of
+from brimful.pretend.unused_graphs import Unused, forwards_of
 
-_UPDATE, _FORWARD = "optimizer", "forward"
+_UPDATE, _FORWARD, _EVALUATION = "optimizer", "forward", "eval"
 _MOST_STEPS = 0.5
 """Of which a pass between some of them is no part."""
+_LEAST_ALIKE = 0.5
+"""Of what an evaluation makes, which has sizes of training's where its batch is as large."""
 
 
 def with_passes(
@@ -33,13 +36,14 @@ def with_passes(
     between = _between_steps(recording, unused.passes)
     failure = report.at_capacity.failure
     event = report.peak_event if failure is None else failure.event
+    phase = phase_of(recording, event)
     return msgspec.structs.replace(
         report,
         unused_graphs=_unused_graphs(recording, unused, places),
         before_evaluation_bytes=before_evaluation(
             recording, failure, settings, report.at_capacity.capacity_bytes, between
         ),
-        is_between_steps=bool(between[phase_of(recording, event)]),
+        is_between_steps=bool(between[phase]) or _has_other_rows(recording, phase),
     )
 
 
@@ -55,6 +59,19 @@ def _between_steps(recording: Recording, passes: NDArray[np.bool_]) -> NDArray[n
     return passes if len(have) <= _MOST_STEPS * len(updated) else np.zeros_like(passes)
 
 
+def _has_other_rows(recording: Recording, phase: int) -> bool:
+    """Whether a phase is an evaluation of more or fewer rows than training has in a batch."""
+    if not recording.phases[phase].endswith(_EVALUATION):
+        return False
+    forwards = [i for i, name in enumerate(recording.phases) if name.endswith(_FORWARD)]
+    kinds = np.unique(recording.shape_dtype[np.isin(recording.phase, forwards)])
+    trained = {recording.shapes[kind][0] for kind in kinds.tolist()}
+    made = recording.phase == phase
+    num_bytes = recording.num_bytes[made].astype(np.float64)
+    alike = [recording.shapes[kind][0] in trained for kind in recording.shape_dtype[made].tolist()]
+    return bool(trained) and num_bytes[alike].sum() < _LEAST_ALIKE * num_bytes.sum()
+
+
 def _unused_graphs(
     recording: Recording, unused: Unused, places: Sequence[ScriptLine]
 ) -> UnusedGraphs | None:
@@ -64,9 +81,25 @@ def _unused_graphs(
     sizes = recording.num_bytes[rows]
     most = int(np.bincount(recording.phase[rows], sizes).argmax())
     forwards = [i for i, name in enumerate(recording.phases) if name.endswith(_FORWARD)]
-    others = np.setdiff1d(forwards, recording.phase[unused.every])
+    others = np.setdiff1d(forwards, recording.phase[unused.every]).tolist()
+    made = forwards_of(recording, rows).tolist()
+    own = own_lines_of(made, others, recording.phases, places)
     return UnusedGraphs(
         num_bytes=int(sizes.sum()),
-        num_forwards=num_forwards(recording, rows),
-        called_at=own_line_of(most, others.tolist(), recording.phases, places),
+        num_forwards=_num_passes(made, own, places),
+        called_at=own[made.index(most)],
     )
+
+
+def _num_passes(made: Sequence[int], own: Sequence[str], places: Sequence[ScriptLine]) -> int:
+    """Count forward passes: each of what a line comes to may call several modules.
+
+    ``own``: the line of each that is ``made``; empty: not known.
+    """
+    if "" in own:
+        return len(made)
+    counts = Counter((line, places[phase - 1].line) for phase, line in zip(made, own, strict=True))
+    most: dict[str, int] = {}
+    for (line, _), num in counts.items():
+        most[line] = max(num, most.get(line, 0))
+    return sum(most.values())

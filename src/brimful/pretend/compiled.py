@@ -60,6 +60,7 @@ class Compiler:
         originals: What stands in PyTorch outside of the pretend GPU, as it is replaced here.
         on_use: Called with each call of what is compiled; None: nobody. Libraries have functions of
             their own compiled that a program never calls.
+        on_attention: Told which attention a kernel of its own computes, and its FLOPs.
     """
 
     def __init__(self, known: KnownValues, assumptions: set[str], top: type) -> None:
@@ -73,6 +74,7 @@ class Compiler:
         self.assumptions = assumptions
         self.originals: Sequence[tuple[Any, str, Any]] = ()
         self.on_use: Callable[[], None] | None = None
+        self.on_attention: Callable[[str, int], None] = lambda _name, _flops: None
         self._original: Any = torch.compile
         self._stack = contextlib.ExitStack()
         self._is_ready = False
@@ -134,7 +136,7 @@ class Compiler:
             code, traced, contexts = _compilers()
         enter = self._stack.enter_context
         code.register_higher_order(self._top)
-        enter(code.generating(self.known, self.assumptions))
+        enter(code.generating(self.known, self.assumptions, self.on_attention))
         enter(traced.tracing_programs(stands_for, lambda: self._is_running))
         ours = [
             (contexts, "__call__", self._around(contexts.__call__)),

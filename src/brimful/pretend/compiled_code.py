@@ -13,7 +13,7 @@ import contextlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -42,6 +42,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful.errors import UnsupportedError
 from brimful.pretend import kernels, streams
 from brimful.pretend.cuda_calls import CUDA, inward
+from brimful.pretend.flex_kernels import attention_in
 from brimful.pretend.known_values import KnownValues
 from brimful.pretend.libraries import library
 from brimful.pretend.replacing import replaced
@@ -69,14 +70,22 @@ _READ = re.compile(r"\bin_ptr\d+\b")
 (``KernelArgs`` of ``torch/_inductor/codegen/common.py``)."""
 _ADA = 89
 _TUNING = "compiled kernels were tuned before: what their trials take in a first step is not in it"
+OnAttention = Callable[[str, int], None]
+"""Told which attention is computed by a kernel of Inductor's, and its FLOPs."""
 _PADDING = (
     "no product was padded by the compiler: a card times whether that is worth it for "
     "sizes that are no multiple of 16 bytes"
 )
 
 
+def unheard(_name: str, _flops: int) -> None:
+    """Take note of no attention."""
+
+
 @contextlib.contextmanager
-def generating(known: KnownValues, assumptions: set[str]) -> Iterator[None]:
+def generating(
+    known: KnownValues, assumptions: set[str], on_attention: OnAttention
+) -> Iterator[None]:
     """Let Inductor write and load code for the pretended card inside the block.
 
     ``assumptions``: where it is noted what a compiled run rests on.
@@ -85,7 +94,7 @@ def generating(known: KnownValues, assumptions: set[str]) -> Iterator[None]:
     with (
         _inductor.utils.fresh_cache(),
         _inductor.config.patch(settings),
-        replaced(_replacements(known, assumptions)),
+        replaced(_replacements(known, assumptions, on_attention)),
     ):
         _forget_card()
         try:
@@ -105,10 +114,12 @@ def _forget_card() -> None:
             function.cache_clear()
 
 
-def _replacements(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
+def _replacements(
+    known: KnownValues, assumptions: set[str], on_attention: OnAttention
+) -> Iterator[tuple[Any, str, Any]]:
     yield from _card()
     yield from _timings(assumptions)
-    yield from _kernels(known, assumptions)
+    yield from _kernels(known, assumptions, on_attention)
     yield from _memory()
 
 
@@ -237,18 +248,24 @@ def _by_timing(name: str) -> UnsupportedError:
 class Kernel:
     """A kernel that Inductor wrote: nobody knows what it writes into what it does not only read."""
 
-    def __init__(self, known: KnownValues, source: str) -> None:
+    def __init__(
+        self, known: KnownValues, source: str, on_attention: OnAttention = unheard
+    ) -> None:
         """Keep where values are known, and which of its arguments are only read.
 
         ``source``: what Inductor wrote; it names its arguments by what is done with them.
         """
-        self._known = known
+        self._known, self._on_attention = known, on_attention
+        self._attention = attention_in(source)
         found = _SIGNATURE.search(source)
         names = found[1].split(",") if found else []
         self._is_read = [bool(_READ.search(name)) for name in names]
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Launch it."""
+        if self._attention is not None:
+            name, flops_of = self._attention
+            self._on_attention(name, flops_of(args))
         read = (*self._is_read, *(False for _ in args))
         written = (x for x, is_read in zip(args, read, strict=False) if not is_read)
         for x in (*written, *kwargs.values()):
@@ -258,15 +275,17 @@ class Kernel:
     __call__ = run
 
 
-def _kernels(known: KnownValues, assumptions: set[str]) -> Iterator[tuple[Any, str, Any]]:
+def _kernels(
+    known: KnownValues, assumptions: set[str], on_attention: OnAttention
+) -> Iterator[tuple[Any, str, Any]]:
     compiles = _inductor.async_compile.AsyncCompile
 
     def triton(_self: Any, _name: str, source: str, device_str: str = CUDA) -> Kernel:  # noqa: ARG001
         assumptions.add(_TUNING)
-        return Kernel(known, source)
+        return Kernel(known, source, on_attention)
 
     def cpp(_self: Any, _types: Any, source: str) -> Kernel:
-        return Kernel(known, source)
+        return Kernel(known, source, on_attention)
 
     yield compiles, "triton", triton
     yield compiles, "cpp_pybinding", cpp

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from brimful.pretend import guard, kernels
+from brimful.pretend import composites, guard, kernels
 from brimful.pretend.cuda_calls import CUDA, inward, outward, seen_as
 from brimful.pretend.known_values import REALLY_FAKE
 from brimful.pretend.replacing import replaced
@@ -158,7 +158,13 @@ def tracing() -> Iterator[None]:
     _State.is_tracing = True
     try:
         with (
-            replaced([(autograd, "_engine_run_backward", _run_engine), REALLY_FAKE]),
+            replaced(
+                [
+                    (autograd, "_engine_run_backward", _run_engine),
+                    (composites, "dropped", composites.dropped_in_graph),
+                    REALLY_FAKE,
+                ]
+            ),
             seen_as(kernels.current()),
         ):
             yield

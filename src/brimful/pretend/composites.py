@@ -96,8 +96,25 @@ def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:  # noqa: FB
     if kernels.current() == "cuda" or not train or p in {0, 1} or not x.numel():
         out: torch.Tensor = _aten.dropout.default._op_dk(_WRITTEN_OUT, x, p, train)  # noqa: SLF001
         return out
+    return dropped(x, p)
+
+
+def _by_noise(x: torch.Tensor, p: float) -> torch.Tensor:
     noise = torch.empty_like(x).bernoulli_(1 - p)
     return x * noise.div_(1 - p)
+
+
+def dropped_in_graph(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Drop elements as a compiler captures it, on any device.
+
+    Source: ``dropout`` in ``torch/_decomp/decompositions.py``.
+    """
+    out: torch.Tensor = _aten.native_dropout(x, p, True)[0]
+    return out
+
+
+dropped = _by_noise
+"""What a CPU's dropout is made of; ``dropped_in_graph`` while a compiler is at work."""
 
 
 def rms_norm(

@@ -215,14 +215,20 @@ def saying_cuda(
 
 
 @contextlib.contextmanager
-def compiling(top: type, assumptions: set[str]) -> Iterator[None]:
+def compiling(
+    top: type,
+    assumptions: set[str],
+    on_attention: Callable[[str, int], None] = lambda _name, _flops: None,
+) -> Iterator[None]:
     """Let ``torch.compile`` compile inside the block what calls the pretend GPU by its own name.
 
     ``top``: the kind of the mode that sees an operation first. ``assumptions``: where it is noted
-    what a run rests on.
+    what a run rests on. ``on_attention``: told which attention the compiler's kernels compute, and
+    its FLOPs.
     """
     known = KnownValues()
     compiler = Compiler(known, assumptions, top)
+    compiler.on_attention = on_attention
     names = [*cuda_names.replacements(), *cuda_calls.replacements()]
     compiler.originals = _originals(names)
     # Where Triton is installed, Inductor asks its driver of the card.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.errors import InputError
 from brimful.pretend.script_arguments import Declared, Given, declared_by, find_given
+from brimful.pretend.scripts import written_in
 from brimful.values.plan import Word
 
 if TYPE_CHECKING:
@@ -156,6 +157,12 @@ def argument_of(program: Sequence[str], name: str) -> Argument:
     given = _given(program, name, declared_by(program[0]))
     if given is None:
         flag = name if name.startswith("-") else f"--{name}"
+        for constant, value in written_in(program[0]):
+            if constant == name.lstrip("-"):
+                raise InputError(
+                    f"--largest {name}: {constant} = {value} is written in {program[0]}, which "
+                    f"takes no argument for it; without --largest a proportion says what fits"
+                )
         raise InputError(
             f"--largest {name}: the script is not given {flag}, and its text says no default of "
             f"it; put {flag} N behind {program[0]}, with a number to begin from such as {flag} 1"

@@ -182,6 +182,18 @@ def _bounded(bounded: Mapping[str, int]) -> tuple[Outside, ...]:
     return (Outside(name="FSDP2's lists of tensors", low_bytes=0, high_bytes=most, source=source),)
 
 
+_OUTSIDE_BYTES = sum(part.low_bytes for part in OUTSIDE)
+
+
+def capacity_of(card_bytes: int, budget_bytes: int | None) -> int:
+    """Return what the allocator may take at most.
+
+    ``budget_bytes``: what it is left to at most; None: all that the card leaves it.
+    """
+    left_bytes = card_bytes - _OUTSIDE_BYTES
+    return left_bytes if budget_bytes is None else min(left_bytes, budget_bytes)
+
+
 def _at_capacity(
     recording: Recording,
     unlimited: Replay,
@@ -191,16 +203,14 @@ def _at_capacity(
 ) -> AtCapacity:
     if budget_bytes is not None and budget_bytes <= 0:
         raise InputError(f"a memory budget of {budget_bytes} bytes leaves nothing; give more")
-    outside_bytes = sum(part.low_bytes for part in OUTSIDE)
-    left_bytes = card_bytes - outside_bytes
-    capacity_bytes = left_bytes if budget_bytes is None else min(left_bytes, budget_bytes)
+    capacity_bytes = capacity_of(card_bytes, budget_bytes)
     done = unlimited
     # An allocator that is never refused anything does the same with a limit as without.
     if unlimited.peak_reserved_bytes > capacity_bytes:
         done = replay(recording.requests(), settings=settings, capacity_bytes=capacity_bytes)
     return AtCapacity(
         card_bytes=card_bytes,
-        outside_bytes=outside_bytes,
+        outside_bytes=_OUTSIDE_BYTES,
         budget_bytes=budget_bytes,
         capacity_bytes=capacity_bytes,
         outcome=outcome_of(done),

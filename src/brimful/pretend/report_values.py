@@ -439,7 +439,8 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             program fails; None: it does not fail in one.
         without: What is left where unused graphs and idle gradients are not made; None: there are
             none.
-        is_between_steps: Whether it fails, or is at its peak, in a pass between steps of training.
+        is_between_steps: Whether it fails, or is at its peak, in a pass between steps of training,
+            whose rows are others than those of a batch.
     """
 
     statement: str

@@ -54,21 +54,26 @@ def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) ->
     return places[phase - 1] if phase and len(places) + 1 == len(phases) else None
 
 
-def own_line_of(
-    phase: int, others: Iterable[int], phases: Sequence[str], places: Sequence[ScriptLine]
-) -> str:
-    """Return the outermost of the script's lines by which it comes to a phase, and to no other.
+def own_lines_of(
+    chosen: Iterable[int],
+    others: Iterable[int],
+    phases: Sequence[str],
+    places: Sequence[ScriptLine],
+) -> list[str]:
+    """Return the outermost of the script's lines by which it comes to each phase, and to no other.
 
     Where it comes there as to the ``others``, it is the innermost; empty: not known.
     """
-    place = place_of(phase, phases, places)
-    if place is None:
-        return ""
+    if len(places) + 1 != len(phases):
+        return ["" for _ in chosen]
     ways = {
         way[:num] for other in others if (way := places[other - 1].way) for num in _lengths(way)
     }
-    own = (place.way[:num] for num in _lengths(place.way) if place.way[:num] not in ways)
-    return next(own, place.way)[-1]
+    found = []
+    for way in (places[phase - 1].way for phase in chosen):
+        own = (way[:num] for num in _lengths(way) if way[:num] not in ways)
+        found.append(next(own, way)[-1])
+    return found
 
 
 def _lengths(way: Sequence[str]) -> range:

@@ -394,6 +394,11 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
         if self._count_costs and not self._num_pauses:
             self._live.first.cost(name, 0, 0, moved_by(name, arguments))
 
+    def attended(self, name: str, flops: int) -> None:
+        """Count attention of a kernel that a compiler wrote."""
+        if self._count_costs and not self._num_pauses:
+            self._live.first.cost(name, 0, flops, ())
+
     def _see(self, tensor: Any, op: Any, args: Any, index: int | None = None) -> None:
         if not isinstance(tensor, FakeTensor):
             return

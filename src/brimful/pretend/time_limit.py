@@ -11,6 +11,8 @@ Before that what its steps read is said to be over, where a ``DataLoader`` gives
 behind its loop is run then (``data_over.py``).
 
 It is ended before one of its operations, as whatever else ends a tape: never in between.
+
+What is known before that is said at once: that the card is full, or what a whole step took.
 """
 
 import contextlib
@@ -23,8 +25,11 @@ import msgspec
 from brimful.errors import BrimfulError
 from brimful.pretend.data_over import following_data
 from brimful.pretend.like_steps import FEWEST_ALIKE, LikeSteps, holder
+from brimful.pretend.recording import SELECTS_ALL
+from brimful.pretend.report import capacity_of
 from brimful.pretend.step_values import BUDGET_S, ENOUGH_STEPS, Cut
 from brimful.text.escaping import one_line
+from brimful.units import format_bytes
 
 if TYPE_CHECKING:
     from brimful.pretend.session import Run
@@ -45,6 +50,10 @@ _MOST_MORE = 3
 _LONG_S = 8.0
 """Of this process's own time, after which one more is enough."""
 _TOLD_EVERY_S = 10.0
+_FIRST_S = 1.0
+"""Of this process's own time, from which something is said before a script is ended."""
+_CPU_EVERY_S = 0.05
+"""Between two looks at this process's own time, which is asked of the system."""
 _MOST_RAISED = 100
 """Times that a script is ended which takes that for an error of its own, before it is let run."""
 
@@ -60,11 +69,13 @@ class Limits(NamedTuple):
         budget_s: Seconds that it has.
         most_steps: After which it is ended whatever its time is; None: none.
         is_whole: Whether it runs on where its steps are alike, and every token of its texts runs.
+        capacity_bytes: What it may take at most; None: all that the card leaves it.
     """
 
     budget_s: float = BUDGET_S
     most_steps: int | None = None
     is_whole: bool = False
+    capacity_bytes: int | None = None
 
 
 class TimeLimit:
@@ -83,7 +94,9 @@ class TimeLimit:
         self._run, self._told, self._limits = run, told, limits
         self._steps = None if limits.is_whole else LikeSteps(run)
         self._began_s = self._told_s = time.monotonic()
-        self._cpu_began_s = time.process_time()
+        self._cpu_began_s, self._cpu_s, self._cpu_seen_s = time.process_time(), 0.0, self._began_s
+        self._num_told, self._full_in = 0, ""
+        self._room = capacity_of(run.card.usable_bytes, limits.capacity_bytes)
         self._num_raised = self._num_alike = 0
         self._over_at: int | None = None
         self._over_cpu_s = 0.0
@@ -92,6 +105,13 @@ class TimeLimit:
         """End the script where its time is over, or nothing is learnt by running on."""
         now_s = time.monotonic()
         spent_s = now_s - self._began_s
+        tape = self._run.tape
+        if tape.main.live_bytes > self._room and not self._full_in:
+            selects = any(line.endswith(SELECTS_ALL) for line in tape.assumptions)
+            self._full_in = "" if selects else tape.phase
+        if now_s - self._cpu_seen_s >= _CPU_EVERY_S:
+            self._cpu_seen_s, self._cpu_s = now_s, time.process_time() - self._cpu_began_s
+            self._tell_first()
         if self._num_raised < _MOST_RAISED and self._is_over(spent_s):
             self._num_raised += 1
             grows = self._steps is not None and self._steps.do_grow
@@ -103,12 +123,25 @@ class TimeLimit:
             self._told_s = now_s
             self._told(f"{spent_s:.0f} s: in {self._run.tape.phase}")
 
+    def _tell_first(self) -> None:
+        """Say that the card is full, or that a whole step is over, as soon as it is."""
+        if self._cpu_s < _FIRST_S or self._num_told > 1:
+            return
+        room = format_bytes(self._room)
+        if self._full_in:
+            self._num_told = 2
+            self._told(f"at first: NO, more than {room} of tensors in {self._full_in}")
+        elif not self._num_told and self._run.num_steps:
+            self._num_told = 1
+            peak = format_bytes(self._run.tape.main.peak_bytes)
+            self._told(f"at first: {peak} of tensors, of {room}, in step 1")
+
     def _is_over(self, spent_s: float) -> bool:
         num_steps = self._run.num_steps
         if self._limits.most_steps is not None and num_steps >= self._limits.most_steps:
             return True
         if self._over_at is not None:
-            is_slow = time.process_time() - self._over_cpu_s >= _LONG_S
+            is_slow = self._cpu_s - self._over_cpu_s >= _LONG_S
             if num_steps > self._over_at + (1 if is_slow else _MOST_MORE):
                 return True  # its steps are not those of a loop over its data
         is_late = spent_s >= self._limits.budget_s
@@ -123,7 +156,7 @@ class TimeLimit:
         steps = self._steps
         if steps is None or steps.do_grow or not steps.data.be_over():
             return False
-        self._over_at, self._over_cpu_s = self._run.num_steps, time.process_time()
+        self._over_at, self._over_cpu_s = self._run.num_steps, self._cpu_s
         self._num_alike = steps.num_alike if steps.are_alike(FEWEST_ALIKE) else 0
         return True
 
@@ -151,10 +184,9 @@ class TimeLimit:
         steps.look()
         if not steps.are_alike(FEWEST_ALIKE) and not steps.do_grow:
             return False
-        spent_s = time.process_time() - self._cpu_began_s
         if steps.do_grow:
-            return spent_s >= ALIKE_S and self._run.has_one_optimizer
-        return spent_s >= (ALIKE_S if steps.are_alike() else SLOW_S)
+            return self._cpu_s >= ALIKE_S and self._run.has_one_optimizer
+        return self._cpu_s >= (ALIKE_S if steps.are_alike() else SLOW_S)
 
     def following_data(self) -> contextlib.AbstractContextManager[None]:
         """Return a block in which it is seen what gives the script its data."""

@@ -64,7 +64,9 @@ def unused_of(
     # have its backward pass yet.
     goes_back = np.append(ends.is_backward, np.zeros(1, dtype=bool))[ended]
     by_others = (graphs & ends.is_whole)[made] & (num_by > 0) & ~goes_back
-    by_others &= _between(ends.is_backward & ~ends.lets_go, made, ended) == 0
+    keeps = ends.is_backward & ~ends.lets_go
+    keeps[-1:] = False  # in which the program was ended
+    by_others &= _between(keeps, made, ended) == 0
     by_others &= ~held | (num_by > ends.most_between)
     is_pass = np.zeros(num, dtype=bool)
     is_pass[made[by_others]] = True
@@ -73,7 +75,7 @@ def unused_of(
     chosen = may_be & (by_others | (~held & (num_by == 0)))
     # One may be the outputs, which a name still holds, or a pass in which the program was ended.
     for several in (may_be & (num_by > 0) & ~by_others, may_be & held & (num_by == 0)):
-        if num_forwards(recording, every[several & here]) > 1:
+        if len(forwards_of(recording, every[several & here])) > 1:
             chosen |= several
     rows, num_bytes = every[chosen & here], recording.num_bytes
     if num_bytes[rows].sum() < _LEAST_SHARE * num_bytes[alive].sum():
@@ -141,7 +143,7 @@ def _ends_in(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
     return np.array([name.endswith(ending) for name in names], dtype=bool)
 
 
-def num_forwards(recording: Recording, rows: NDArray[np.int64]) -> int:
-    """Count the forward passes that made some allocations, but for those of next to nothing."""
+def forwards_of(recording: Recording, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the forward passes that made some allocations, but for those of next to nothing."""
     made = np.bincount(recording.phase[rows], weights=recording.num_bytes[rows])
-    return int((made > _LEAST_PART * made.max(initial=0)).sum())
+    return np.flatnonzero(made > _LEAST_PART * made.max(initial=0))

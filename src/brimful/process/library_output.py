@@ -1,8 +1,11 @@
 """Keeping libraries from talking over our own output, and threads from spinning."""
 
+import contextlib
 import logging
 import os
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 _TALKATIVE = (
     "bitsandbytes.backends.cpu.ops", "torch.utils._pytree", "torchao",
@@ -48,3 +51,26 @@ def quiet_libraries() -> None:
     for name in (_SCHEDULES, _OF_CUDA):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger(_OF_SHAPES).disabled = True  # a level of its own PyTorch resets
+
+
+_OF_OLD_NAMES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+
+
+@contextlib.contextmanager
+def own_warnings_alone(is_library: Callable[[str], bool]) -> Iterator[None]:
+    """Show what a program warns of by itself, and nothing that libraries warn it of.
+
+    ``is_library``: whether a file is one's.
+    """
+    original: Any = warnings.showwarning
+
+    def show(message: Any, category: Any, filename: str, *more: Any, **how: Any) -> None:
+        if not issubclass(category, _OF_OLD_NAMES) and not is_library(filename):
+            original(message, category, filename, *more, **how)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show:
+            warnings.showwarning = original

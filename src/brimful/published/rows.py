@@ -281,13 +281,23 @@ def _check(path: Path, number: int, run: PublishedRun) -> None:
         )
 
 
+_REQUIRED = tuple(
+    each.name
+    for each in msgspec.structs.fields(PublishedRun)
+    if each.default is msgspec.NODEFAULT and each.default_factory is msgspec.NODEFAULT
+)
+_MEASURED = tuple(name for name in _FIGURES if name != "usable_gib")
+"""What a run is compared by."""
+
+
 def _decode(path: Path, number: int, line: bytes) -> PublishedRun:
     try:
         run = msgspec.json.decode(line, type=PublishedRun)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FileFormatError(
-            f"{path} line {number} is not a published run ({error}); brimful/data/published "
-            f"in the package holds examples"
+            f"{path} line {number} is not a published run ({error}); it has to say "
+            f"{', '.join(_REQUIRED)}, and one figure or more of {', '.join(_MEASURED)}; "
+            f"brimful/data/published in the package holds examples"
         ) from error
     _check(path, number, run)
     return run

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from brimful.doctor.examination import Examination
+from brimful.doctor.findings import MEANINGS, Finding
 from brimful.doctor.formats import NARROW, SIXTEEN_BITS
 from brimful.doctor.records import Kind, Lost, Row, ScaleStep
 from brimful.doctor.seen import Place
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NUM_SHOWN = 6
+NUM_NAMED = 2
+"""Places of a fault that are named beside the first."""
+_MORE = "numbers of modules, exponents and updates: -v here, --out DIR with plots, --json"
 NAME_WIDTH = 33
 """Columns for a name, beside what is said of it."""
 """Places of a kind that a terminal shows; JSON holds all."""
@@ -28,23 +33,35 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 UNKNOWN = "-"
 
 
-def precision_tables(examined: Examination) -> "Group":
-    """Lay out findings, advice, and then the numbers that both rest on."""
+def precision_tables(examined: Examination, *, is_whole: bool = True) -> "Group":
+    """Lay out findings, advice, and then the numbers that both rest on.
+
+    ``is_whole``: whether the tables of modules are there too.
+    """
     from rich.console import Group
     from rich.text import Text
 
     blank = Text("")
-    found = [f"{finding.fault}: {finding.text}" for finding in examined.findings]
-    title = f"Findings ({len(found)})" if found else "Findings"
+    num = len(examined.findings)
+    title = f"Findings ({num})" if num else "Findings"
     pairs = [(advice.topic, advice.text) for advice in examined.advice]
     parts: list[RenderableType] = [
-        bullets(title, found[:NUM_SHOWN] + _more(found)),
+        bullets(title, _by_fault(examined.findings)),
         blank,
         _numbers(examined),
         blank,
         pairs_table(pairs, title="Advice"),
         blank,
     ]
+    parts += _of_modules(examined) if is_whole else [Text(_MORE), blank]
+    return Group(*parts[:-1])
+
+
+def _of_modules(examined: Examination) -> "list[RenderableType]":
+    from rich.text import Text
+
+    blank = Text("")
+    parts: list[RenderableType] = []
     for kind in SHOWN:
         rows = _newest(examined, kind)
         if rows:
@@ -53,12 +70,20 @@ def precision_tables(examined: Examination) -> "Group":
     lost = _lost(examined)
     if lost.row_count:
         parts += [lost, blank]
-    return Group(*parts[:-1])
+    return parts
 
 
-def _more(found: Sequence[str]) -> list[str]:
-    rest = len(found) - NUM_SHOWN
-    return [f"and {rest} more, which may follow from these"] if rest > 0 else []
+def _by_fault(findings: Sequence[Finding]) -> list[str]:
+    """Say each fault once: what it means, the first that has it, and where else it is."""
+    told = []
+    for fault in dict.fromkeys(finding.fault for finding in findings):
+        first, *others = (each for each in findings if each.fault == fault)
+        told.append(f"{fault}: {MEANINGS[fault]}; {first.text}")
+        if others:
+            named = ", ".join(each.name for each in others[:NUM_NAMED])
+            rest = len(others) - NUM_NAMED
+            told[-1] += f"; likewise {named}{f' and {rest} more' if rest > 0 else ''}"
+    return told
 
 
 def _numbers(examined: Examination) -> "Table":
@@ -73,7 +98,7 @@ def _numbers(examined: Examination) -> "Table":
         pairs.append(("processes", f"{len(examined.seen.ranks)}; tables show the first one's"))
     if watched.scales:
         pairs.append(("loss scale", "; ".join(scale_runs(watched.scales))))
-    return pairs_table(pairs, title=f"Precision of {examined.job.model.name}")
+    return pairs_table(pairs, title=f"Precision of {PurePath(examined.job.model.name).name}")
 
 
 def scale_runs(scales: Sequence[ScaleStep]) -> list[str]:

@@ -16,11 +16,12 @@ from brimful.units import format_days, format_money
 
 WIDTH, HEIGHT = 760.0, 470.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 20.0, 16.0, 92.0
-_MARKS: tuple[tuple[str, str], ...] = (
+MARKS: tuple[tuple[str, str], ...] = (
     ("Blackwell", "#0072B2"), ("Hopper", "#D55E00"), ("Ada", "#009E73"), ("Ampere", "#CC79A7"),
-    ("Turing", "#56B4E9"), ("Volta", "#E69F00"), ("Pascal", "#8a8a8a"),
+    ("Turing", "#56B4E9"), ("Volta", "#E69F00"), ("Pascal", "#8a8a8a"), ("CDNA", "#a50026"),
+    ("RDNA", "#7a4fb5"), ("others", "#8a8a8a"),
 )  # fmt: skip
-"""Okabe and Ito's colours, which people who see colours otherwise tell apart."""
+"""Okabe and Ito's colours, which people who see colours otherwise tell apart, and a shape each."""
 _STYLE = """
 .shop { --ink: #1d2430; --soft: #5d6675; --grid: #e3e6ea; --paper: #ffffff; --line: #1d2430;
   --limit: #c0392b; }
@@ -161,12 +162,12 @@ def _line(shopped: Shopped, x: Axis, y: Axis) -> str:
 
 def _generation(option: Option) -> int:
     name = datasheets()[option.kind].architecture
-    return next((i for i, (each, _) in enumerate(_MARKS) if each in name), len(_MARKS) - 1)
+    return next((i for i, (each, _) in enumerate(MARKS) if each in name), len(MARKS) - 1)
 
 
-def _mark(place: int, x: float, y: float, inside: str = "") -> str:
-    """Draw one of seven shapes: circle, square, triangles, diamond, bar, ring."""
-    r, colour = 5.0, _MARKS[place][1]
+def mark(place: int, x: float, y: float, inside: str = "") -> str:
+    """Draw a generation's shape: circle, square, triangles, diamond, bars, plus, corner, ring."""
+    r, colour = 5.0, MARKS[place][1]
     paths = (
         f"M{x - r} {y}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0",
         f"M{x - r} {y - r}h{2 * r}v{2 * r}h{-2 * r}z",
@@ -175,6 +176,9 @@ def _mark(place: int, x: float, y: float, inside: str = "") -> str:
         f"M{x} {y + r + 1}l{r + 1} {-2 * r}h{-2 * r - 2}z",
         f"M{x - 2} {y - r - 1}h4v{2 * r + 2}h-4z",
         f"M{x - r - 1} {y - 2}h{2 * r + 2}v4h{-2 * r - 2}z",
+        f"M{x - 2} {y - r - 1}h4v{r - 1}h{r - 1}v4h{1 - r}v{r - 1}h-4v{1 - r}h{1 - r}v-4h{r - 1}z",
+        f"M{x - r} {y + r}h{2 * r}v-4h{4 - 2 * r}v{4 - 2 * r}h-4z",
+        f"M{x - r} {y}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0m3 0a2 2 0 1 1 4 0a2 2 0 1 1 -4 0z",
     )
     return f'<path d="{paths[place]}" fill="{colour}">{inside}</path>'
 
@@ -182,7 +186,7 @@ def _mark(place: int, x: float, y: float, inside: str = "") -> str:
 def _point(option: Option, x: Axis, y: Axis) -> str:
     cost = format_money(option.predicted_usd or 0.0)
     told = f"{option.gpus}: {format_days(option.predicted_days)}, {cost}"
-    return _mark(_generation(option), *_at(option, x, y), inside=f"<title>{text(told)}</title>")
+    return mark(_generation(option), *_at(option, x, y), inside=f"<title>{text(told)}</title>")
 
 
 class _Box(NamedTuple):
@@ -217,9 +221,9 @@ def _labels(shopped: Shopped, x: Axis, y: Axis) -> list[str]:
 def _legend(options: Sequence[Option]) -> list[str]:
     parts, at = [], _LEFT
     used = {_generation(option) for option in options}
-    for place, (name, _) in enumerate(_MARKS):
+    for place, (name, _) in enumerate(MARKS):
         if place in used:
-            parts += [_mark(place, at + 6, HEIGHT - 26), _words(at + 18, HEIGHT - 22, name)]
+            parts += [mark(place, at + 6, HEIGHT - 26), _words(at + 18, HEIGHT - 22, name)]
             at += 36 + 7 * len(name)
     parts.append(f'<path class="frontier" d="M{at:.1f} {HEIGHT - 26}h24"/>')
     parts.append(_words(at + 30, HEIGHT - 22, "frontier: nothing is both faster and cheaper"))

@@ -388,13 +388,14 @@ def _is_hopeless(plan: Plan) -> bool:
     return least_devices(plan) > plan.cluster.num_devices
 
 
-def has_room(job: Job, cluster: Cluster) -> bool:
+def has_room(job: Job, cluster: Cluster, *, with_optimizer: bool = True) -> bool:
     """Whether parameters and optimizer state alone fit, if all devices share them evenly.
 
-    True where nobody has listed the model's parameters.
+    True where nobody has listed the model's parameters. ``with_optimizer``: whether its state is
+    on the devices.
     """
     try:
-        stay = staying_bytes(job, cluster.device.kernels)
+        stay = staying_bytes(job, cluster.device.kernels, with_optimizer=with_optimizer)
     except UnsupportedError:
         return True
     return stay <= tensor_limit_bytes(cluster) * cluster.num_devices

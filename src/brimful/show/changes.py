@@ -60,6 +60,7 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     logits = held.get(LOGITS, 0) if report.logits is not None else 0
     saved_bytes = held.get(SAVED_ACTIVATIONS, 0) - report.already.checkpointed_bytes
     fewer = "fewer tokens at once" if report.already.is_of_one else "a smaller batch"
+    fewer = "fewer rows at once" if report.is_between_steps else fewer
     ways = (
         (rounded, "8-bit moments"),
         (adapted, "LoRA (gradients and optimizer state)"),

@@ -65,7 +65,7 @@ def shop_summary(
     pairs = list(zip(found.owned, owned, strict=True))
     pairs.sort(key=lambda pair: compared.index(pair[0]) if compared else 0)
     yours = [_yours(each, best, one) for each, one in pairs]
-    if len(yours) == 1:
+    if len(yours) == 1 and not found.unfit:  # whose length leaves no other out
         yours = [Fact(each.label, each.text) for each in yours]
     told = {best.gpus, *(each.gpus for each in _fastest_of(found, limits, best))}
     settings = Fact("settings", ", ".join(settings_words(job, (leads or best).strategy)))

@@ -67,9 +67,8 @@ def mended_facts(report: PretendReport, program: Sequence[str], mended: Mended) 
         fits = "which fits" if most <= firm_bytes(report) else "which fits (TIGHT)"
         return (Fact("without", f"{_bounds(least, most)} of {room} without that, {fits}"),)
     if without.fits is False:
-        piece = "; fewer rows at once, too" if report.is_between_steps else ""
         words = f"at least {format_bytes(least)} of {room} without that, which does not fit"
-        words += piece
+        words += "; fewer rows at once, too" if report.is_between_steps else ""
     else:
         words = f"{_bounds(least, most)} of {room} without that, which may not fit"
     if report.is_between_steps:

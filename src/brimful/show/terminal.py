@@ -35,7 +35,7 @@ YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
 LASTING = frozenset(
-    {"run", "limits", "at most", "yours", "to rent", "risk", "safer", "within", "grows"}
+    {"run", "limits", "at most", "take", "yours", "to rent", "risk", "safer", "within", "grows"}
 )
 """What is left out last: how long a run takes, and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")

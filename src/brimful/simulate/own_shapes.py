@@ -23,7 +23,7 @@ from brimful.values.job import Job
 SEVERAL, ONE_ALONE = (5, 6, 4), (1, 1, 1)
 """Sequences of three shapes: several, and one, which may be another program. What the first body of
 a job tells holds for later ones at the first two, which tell a product that it has not."""
-_LENGTHS = (3, 7, 9, 2, 4, 5, 6, 8, 1)
+_LENGTHS = (3, 7, 4, 2, 9, 5, 6, 8, 1)
 """Multiples of the tokens that kernels round to, likely ones first. Five chunks are of one size at
 the first shape, by which members of a group are compared, and not at the others, where a fifth is
 told from a chunk."""

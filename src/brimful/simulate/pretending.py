@@ -20,7 +20,7 @@ from brimful.pretend.tape import Tape
 from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import Place
 from brimful.techniques.parallel.routing import Replay, Routing
-from brimful.values.strategy import Strategy
+from brimful.values.strategy import Strategy, compiles
 
 _CLASSES = "transformers.models."
 _Asked = ParamSpec("_Asked")
@@ -84,9 +84,9 @@ def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
 
 def compiler_of(tape: Tape, strategy: Strategy) -> AbstractContextManager[Any]:
     """Return what compiles inside a simulation."""
-    if strategy.compile == "none":
+    if not compiles(strategy):
         return nullcontext()
-    return compiling(type(tape), tape.assumptions)
+    return compiling(type(tape), tape.assumptions, tape.attended)
 
 
 def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:

@@ -23,7 +23,7 @@ from brimful.simulate.unrolled import names_blocks, num_prefix, period_of, stack
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.parallel.stages import Schedule
 from brimful.values.job import Job
-from brimful.values.strategy import Strategy
+from brimful.values.strategy import Strategy, compiles
 
 WHOLE_BACKWARDS: frozenset[Schedule] = frozenset({"gpipe", "1f1b", "interleaved"})
 """Schedules that compute all gradients of a block at once."""
@@ -33,7 +33,7 @@ def may_stand_in(job: Job, strategy: Strategy) -> bool:
     """Whether blocks of a program may stand for each other."""
     is_whole = strategy.pp == 1 or strategy.pp_schedule in WHOLE_BACKWARDS
     is_here = strategy.offload == NO_OFFLOAD and not strategy.optimizer_in_backward
-    is_here = is_here and strategy.compile == "none"  # whose blocks share one compilation
+    is_here = is_here and not compiles(strategy)  # whose blocks share one compilation
     is_one = strategy.ep == 1 and strategy.engine == "torch"
     is_told = bool(stack_of(job)) or job.model.model_type not in ARCHITECTURES
     return is_whole and is_here and is_one and is_told and not names_blocks(job)

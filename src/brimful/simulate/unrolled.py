@@ -4,7 +4,7 @@ A model of few blocks is traced twice and its tape unrolled (``pretend.unroll``)
 that are checkpointed, then those that are not (but what operations cost is not told of these apart
 by two tapes). Where a tape does not repeat, where the architecture is none of those known here, in
 a pipeline (whose micro-batches are unrolled instead: ``chosen.py``), where something is offloaded
-(but a frozen base, whose blocks repeat where they are computed again), where blocks are compiled
+(but a frozen base, whose blocks repeat where they are computed again), where anything is compiled
 (their gradients come in another order, and they share one compilation), and where masters are
 updated or gradients reduced (DDP, ZeRO-1) in buckets, which are cut by bytes and not by blocks, the
 whole is traced; most of its blocks stand in then (``series.py``).
@@ -32,6 +32,7 @@ from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job
 from brimful.values.strategy import (
     Strategy,
+    compiles,
     data_parallel,
     gathers,
     num_checkpointed,
@@ -66,7 +67,7 @@ def record_whole(
     is_cut = bool(RECIPES[job.precision].master) or has_buckets
     is_brought = brings_base(job, strategy) and not counts_costs
     is_cut = is_cut or names_blocks(job) or not (is_brought or strategy.offload == NO_OFFLOAD)
-    is_cut = is_cut or strategy.compile != "none"
+    is_cut = is_cut or compiles(strategy)
     if is_staged or is_cut or not stack:
         return trace(job, strategy)
     num_first = num_prefix(job.model)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from brimful.errors import UnsupportedError
 from brimful.techniques.fused_kernels import beside
 from brimful.techniques.offload import NONE as NO_OFFLOAD
-from brimful.techniques.offload import OPTIMIZER
 from brimful.techniques.parallel.stages import SPLIT_BACKWARD
 from brimful.values.job import PREFERENCE, QUANTIZED, Job, Task
 from brimful.values.strategy import (
@@ -15,14 +14,13 @@ from brimful.values.strategy import (
     gathers,
     gathers_alone,
     is_selective,
+    what_is_away,
 )
 
-COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat")
+COMPILED_TASKS: tuple[Task, ...] = ("causal-lm", "chat", "masked-lm", "sequence-classification")
 COMPILED_METHODS = ("full", "lora", "qlora")
 """Tasks and methods whose models' blocks may be compiled."""
 UNCOMPILED_BASES = QUANTIZED - {"nf4", "nf4-double"}
-COMPILED_OFFLOADS = frozenset({NO_OFFLOAD, OPTIMIZER})
-"""What is away beside compiled blocks: nothing that they read."""
 
 
 def check_router_losses(job: Job, strategy: Strategy) -> None:
@@ -62,12 +60,13 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
         f"task={job.task}": job.task not in COMPILED_TASKS,
         f"method={job.method}": job.method not in COMPILED_METHODS,
         f"base={base}": base in UNCOMPILED_BASES,
-        f"attention={strategy.attention}": strategy.attention in {"flex", "varlen"},
-        f"packing={job.packing}": job.packing == "documents",
+        f"attention={strategy.attention}": strategy.attention == "varlen",
+        f"packing={job.packing}": job.packing == "documents" and strategy.attention != "flex",
         f"router_aux_loss={job.router_aux_loss}": bool(job.router_aux_loss),
         f"router_z_loss={job.router_z_loss}": bool(job.router_z_loss),
         **_beside_plain(strategy),
-        f"offload={strategy.offload}": strategy.offload not in COMPILED_OFFLOADS,
+        "optimizer_in_backward": False,  # of each parameter, as soon as a graph has its gradient
+        f"offload={strategy.offload}": not _is_away_beside(job, strategy),
     }
     for what, is_asked in beside.items():
         if is_asked:
@@ -91,6 +90,13 @@ def check_compiled(job: Job, strategy: Strategy) -> None:
             f"first time; use pp_schedule=1f1b or interleaved",
             nearest={"pp_schedule": "interleaved"},
         )
+
+
+def _is_away_beside(job: Job, strategy: Strategy) -> bool:
+    """Whether what is on the host is nothing that compiled code reads, or what blocks keep."""
+    away = what_is_away(job, strategy)
+    keeps = away.activations and "body" in COMPILED[strategy.compile]
+    return not (away.parameters or keeps)
 
 
 def _check_whole(strategy: Strategy) -> None:

@@ -65,9 +65,6 @@ def check_dropout(job: Job, strategy: Strategy) -> None:
             "whose devices must draw alike for whole activations and apart for parts",
             {"tp": 1},
         ),
-        f"compile={strategy.compile}": (
-            strategy.compile != "none", "whose code draws other numbers", {"compile": "none"}
-        ),
         f"attention={strategy.attention}": (
             strategy.attention in UNDROPPED, "which was not compared", {"attention": "sdpa"}
         ),

@@ -33,6 +33,7 @@ from brimful.build.own import (
 )
 from brimful.build.parallel.flat import plain_path
 from brimful.build.program import Program, named_parameters, named_state, own_optimizer
+from brimful.build.quantize import is_quantized, know_states
 from brimful.errors import FileFormatError, UnsupportedError
 from brimful.train.tensor_files import TensorShape
 from brimful.train.world import of_all
@@ -255,9 +256,11 @@ def random_states(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def _saved_of_model(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
+    packed = {id(module.weight) for module in program.model.modules() if is_quantized(module)}
     # named_parameters lists a tied weight once; state_dict would save it twice.
     for name, parameter in named_parameters(program):
-        is_plain = _is_plain(parameter) and parameter.is_floating_point()
+        is_whole = parameter.is_floating_point() and id(parameter) not in packed
+        is_plain = is_whole and _is_plain(parameter)
         if parameter.requires_grad or (program.job.weights is None and is_plain):
             yield name, parameter
     persistent = named_state(program)
@@ -273,6 +276,7 @@ def _unsaved_base(program: Program) -> Iterator[tuple[str, torch.Tensor]]:
     beside it.
     """
     seen = {id(tensor) for _, tensor in _saved_of_model(program)}
+    know_states(program.model)
     listed = list(named_state(program).items())
     for prefix, module in program.model.named_modules():
         own = [p for p in module.parameters(recurse=False) if not p.requires_grad]

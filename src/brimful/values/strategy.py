@@ -228,6 +228,11 @@ def num_checkpointed(strategy: Strategy, *, num_layers: int) -> int:
     return int(match[2])
 
 
+def compiles(strategy: Strategy) -> bool:
+    """Whether ``torch.compile`` makes kernels of anything: FlexAttention is one by itself."""
+    return strategy.compile != "none" or strategy.attention == "flex"
+
+
 def is_selective(strategy: Strategy) -> bool:
     """Whether checkpointed blocks keep results of matrix products and attention."""
     return recompute_of(strategy) != "full"

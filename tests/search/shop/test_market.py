@@ -24,6 +24,7 @@ from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S, Limits, Request
 from brimful.search.solve import solve
 from brimful.search.space import grids
+from brimful.units import format_bytes
 from brimful.values.job import plain_job
 
 KINDS = ("rtx-3060", "rtx-4090", "h100-80gb")
@@ -376,7 +377,21 @@ def test_what_is_owned_is_planned_though_it_is_beaten():
 def test_what_is_owned_and_cannot_run_it_says_why():
     owned = (load_cluster("rtx-3060", memory_limit_bytes=None),)
     asked = request(job=job_of("llama-3.1-8b", 2), kinds=("h100-80gb",), max_gpus=1, owned=owned)
-    assert [each.why for each in market(asked).unfit] == ["does not fit"]
+    (told,) = market(asked).unfit
+    assert told.why == "does not fit: at least 119.71 GiB of tensors, of 10.98 GiB"
+
+
+def test_what_is_owned_and_tight_is_told_as_a_plan_tells_it():
+    """It was said not to fit, where ``plan`` of the same said that it may."""
+    cluster = load_cluster("rtx-4000-ada", memory_limit_bytes=None)
+    asked = request(kinds=("h100-80gb",), max_gpus=1, owned=(cluster,))
+    (told,) = market(asked).unfit
+    found = solve(asked.job, cluster, Pins(), attention="sdpa", objective="time")
+    reserved = hold(found).reserved
+    assert reserved.word == "tight"
+    assert told.why.startswith(
+        f"is tight: {format_bytes(reserved.predicted_peak_reserved_bytes)} of "
+    )
 
 
 def test_the_frontier_keeps_what_nothing_beats(found):

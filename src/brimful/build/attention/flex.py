@@ -1,12 +1,13 @@
 """FlexAttention: a kernel that Inductor compiles for the card, told which blocks of scores to skip.
 
-It has no backward pass on a CPU, and on the pretend GPU it is refused, for what it allocates is
-decided by the code that Inductor generates for a real card.
+It has no backward pass on a CPU. In a compiled block it is part of the block's graph; elsewhere it
+is a graph of its own, which all blocks share.
 
 Shapes: B batch, H query heads, G key heads, S tokens, D head width.
 """
 
-from functools import cache
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,7 +18,13 @@ from transformers import AttentionInterface
 NAME = "brimful_flex"
 ARGUMENT = "visible_blocks"
 """The keyword under which the block mask goes through the model."""
-KERNELS = (torch.ops.higher_order.flex_attention,)
+KERNELS = (
+    torch.ops.higher_order.flex_attention,
+    torch.ops.higher_order.inductor_compiled_code,
+)
+"""What a selective checkpoint keeps: in a compiled block, and where it is a graph of its own."""
+_AS_ONE = {"wrap_inductor_compiled_regions": True}
+"""Lets who looks on see that graph as one operation; torchtitan compiles it so too."""
 
 
 def causal_blocks(inputs: torch.Tensor) -> BlockMask:
@@ -49,9 +56,16 @@ def _blocks(may_look: Any, tokens: torch.Tensor, *, num_rows: int | None) -> Blo
     return create_block_mask(may_look, num_rows, None, seq_len, seq_len, device=tokens.device)
 
 
-@cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+@lru_cache(maxsize=1)
+def _compiled_by(compiler: Callable[..., Any]) -> Any:
+    """Compile it once; anew where another compiler stands in PyTorch's place: in a simulation."""
+    return compiler(flex_attention, dynamic=False, options=_AS_ONE)
+
+
+def _attention_on(device: torch.device) -> Any:
+    """Return what attends: uncompiled it would make all scores; a CPU's says why it cannot run."""
+    is_in_graph = torch.compiler.is_compiling()
+    return flex_attention if is_in_graph or device.type == "cpu" else _compiled_by(torch.compile)
 
 
 def _attend(
@@ -65,9 +79,7 @@ def _attend(
     visible_blocks: BlockMask | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, None]:
-    # Uncompiled it would make all scores; elsewhere than on CUDA it says itself that it cannot run.
-    attend = _compiled() if query_BHSD.device.type == "cuda" else flex_attention
-    out_BHSD = attend(  # noqa: N806
+    out_BHSD = _attention_on(query_BHSD.device)(  # noqa: N806
         query_BHSD.to(value_BGSD.dtype),
         key_BGSD.to(value_BGSD.dtype),
         value_BGSD,

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import masking_utils
 
 from brimful.build.attention.windows import FULL, LIMITED
-from brimful.build.blocks import body_of, decoder_blocks
+from brimful.build.blocks import body_of, decoder_blocks, embedding_of
 from brimful.models.class_source import lets_attend
 
 _BY_MASK = "cumsum(attention_mask"
@@ -38,7 +38,7 @@ def attends_by_itself(model: Any) -> bool:
 
 def _reads_padding(body: Any) -> bool:
     """Whether what makes a body's first hidden states is given the mask too, for its padding."""
-    table, blocks = body.get_input_embeddings(), set(decoder_blocks(body))
+    table, blocks = embedding_of(body), set(decoder_blocks(body))
     every = ((part, set(part.modules())) for part in body.children())
     makers = [part for part, inside in every if table in inside and blocks.isdisjoint(inside)]
     return any(_MASK in inspect.signature(part.forward).parameters for part in makers)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
 from torch.utils import _pytree as pytree
 
 from brimful.build.blocks import decoder_blocks
@@ -144,9 +145,17 @@ def _judged(call: _Call, forward: Run, *args: Any, **kwargs: Any) -> Any:
 
 def _held(call: _Call, args: Any, kwargs: Any) -> frozenset[int]:
     """Name memories that others hold: all that blocks are given but what the last one made."""
-    given = [x for x in pytree.tree_leaves((args[1:], kwargs)) if isinstance(x, torch.Tensor)]
+    leaves = pytree.tree_leaves((args[1:], kwargs))
+    leaves += [x for each in leaves if isinstance(each, BlockMask) for x in _read_of(each)]
+    given = [x for x in leaves if isinstance(x, torch.Tensor)]
     own = [*call.block.parameters(), *call.block.buffers()]
     return frozenset(memory_of(tensor) for tensor in (*given, *own))
+
+
+def _read_of(mask: BlockMask) -> list[Any]:
+    """List what FlexAttention reads of a mask: which blocks there are, and what decides in them."""
+    decides = [cell.cell_contents for cell in mask.mask_mod.__closure__ or ()]
+    return [*mask.as_tuple(), *decides]
 
 
 def _saving(saver: "_Saver", run: Callable[[], Any]) -> Any:

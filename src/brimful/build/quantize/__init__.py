@@ -13,7 +13,9 @@ from transformers.pytorch_utils import Conv1D
 
 from brimful.build.quantize import int8, llm_int8, nf4, torchao
 from brimful.build.quantize.base import Format, frozen
+from brimful.errors import UnsupportedError
 from brimful.values.job import Base
+from brimful.values.strategy import DEFAULT_FSDP
 
 Held = Base | Literal["torchao-int8", "torchao-int4", "int8-dynamic", "int4-dynamic"]
 """Bases of adapters, and formats that are only read."""
@@ -68,13 +70,31 @@ def full_shape(module: nn.Module) -> torch.Size:
     return torch.Size(reversed(shape)) if getattr(module, _TRANSPOSED) else shape
 
 
-def pack(model: nn.Module) -> None:
-    """Give quantised weights on ``meta`` the shape of what holds them, so that it is sharded."""
+def pack(model: nn.Module, stored: torch.dtype | None) -> None:
+    """Give quantised weights on ``meta`` the shape of what holds them, so that it is sharded.
+
+    ``stored``: the type that their bytes are called, so that they lie in one flat parameter with
+    others; None: the format's own. Raises UnsupportedError: a weight's bytes are no such numbers.
+    """
     for module in filter(is_quantized, model.modules()):
         packed = FORMATS[getattr(module, _FORMAT)].packed
         assert packed is not None  # check_strategy refused the others
         shape, dtype = packed(*getattr(module, _SHAPE))
+        if stored is not None:
+            shape, dtype = _called(shape, dtype, stored), stored
         module.weight = frozen(torch.empty(shape, dtype=dtype, device="meta"))
+
+
+def _called(shape: tuple[int, int], dtype: torch.dtype, stored: torch.dtype) -> tuple[int, int]:
+    """Return how many numbers of another type a packed weight's bytes are, one below the other."""
+    num_bytes = shape[0] * shape[1] * dtype.itemsize
+    if num_bytes % stored.itemsize:
+        raise UnsupportedError(
+            f"fsdp=1 keeps a quantised weight as numbers of {stored.itemsize} bytes, and one has "
+            f"{num_bytes}; use fsdp=2",
+            nearest={"fsdp": DEFAULT_FSDP},
+        )
+    return num_bytes // stored.itemsize, 1
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped to mypy
@@ -89,6 +109,13 @@ def fill(module: Any, weight: torch.Tensor) -> None:
     """
     rows = weight.T if getattr(module, _TRANSPOSED) else weight
     FORMATS[getattr(module, _FORMAT)].fill(module, rows.to(module.compute_dtype))
+
+
+def know_states(model: nn.Module) -> None:
+    """Let weights that were sharded, and are other parameters since, know what they are read by."""
+    for module in filter(is_quantized, model.modules()):
+        if (state := getattr(module, "quant_state", None)) is not None:
+            module.weight.quant_state = state
 
 
 def read_by_copies(module: Any) -> None:

@@ -54,9 +54,12 @@ def require_bitsandbytes() -> Any:
 
 
 def hold(layer: Any, packed: torch.Tensor) -> None:
-    """Let a layer hold its packed weight; this process's part of it where it is sharded."""
+    """Let a layer hold its packed weight; this process's part of it where it is sharded.
+
+    What is sharded may be of another type, whose numbers are then the packed bytes.
+    """
     if isinstance(layer.weight, DTensor):
-        keep_own(layer.weight, packed)
+        keep_own(layer.weight, packed.flatten().view(layer.weight.dtype).view(layer.weight.shape))
     else:
         layer.weight = frozen(packed)
 

@@ -140,7 +140,7 @@ def _constants(state: Any) -> dict[str, torch.Tensor]:
 
 
 def _dequantize(layer: Any) -> torch.Tensor:
-    packed = whole(layer.weight.data).to(layer.quant_state.absmax.device)  # on the host, maybe
+    packed = whole(layer.weight).to(layer.quant_state.absmax.device)  # on the host, maybe
     weight: torch.Tensor = require_bitsandbytes().functional.dequantize_4bit(
         packed, layer.quant_state
     )

@@ -14,14 +14,17 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.money import HOUR_S
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.search.holding import as_it_fits, hold_firmly
+from brimful.search.holding import as_it_fits, hold, hold_firmly
 from brimful.search.shop.bound import Least
 from brimful.search.shop.cell import Found, fastest, within
 from brimful.search.shop.shelf import Shelf
+from brimful.search.shop.values import DAY_S
 from brimful.search.solve import Space
+from brimful.units import format_bytes, format_days
 
 NO_NETWORK = "what lies between its nodes is unknown; say it with --network"
-BEATEN = "does not fit, or is beaten"
+SHORT = "does not fit"
+BEATEN = f"{SHORT}, or is beaten"
 OnLook = Callable[[str, float], None]
 BOUNDED, SEARCHED, CERTAIN = range(3)
 """How much is known of a cell: a bound, its fastest by live bytes, its fastest by replay."""
@@ -187,16 +190,16 @@ def closer(shelf: Shelf, one: Cell, *, bar_s: float) -> Cell:
         if one.found is None:
             cluster, least = one.cluster, one.kind.least
             if shelf.least_kept(cluster) > tensor_limit_bytes(cluster):
-                return one._replace(why_not="does not fit")
+                return one._replace(why_not=SHORT)
             if not shelf.leanest(cluster).below(tensor_limit_bytes(cluster)):
-                return one._replace(why_not="does not fit")
+                return one._replace(why_not=SHORT)
             found = fastest(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
         else:
             found = held(shelf, one.cluster, one.found, one.kind.least, bar_s=bar_s)
     except (InputError, UnsupportedError) as error:
         return one._replace(why_not=str(error))
     if found is None or not found.step_s < bar_s:
-        why = "does not fit" if math.isinf(bar_s) else BEATEN
+        why = SHORT if math.isinf(bar_s) else BEATEN
         return one._replace(why_not=why)
     return one._replace(step_s=found.step_s, found=found, is_certain=is_certain)
 
@@ -209,13 +212,42 @@ def held(
     fitting = as_it_fits(job, cluster, best.strategy)
     if fitting is not None:
         return best._replace(strategy=fitting)
-    table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
-    attention = shelf.attention(cluster.device)
-    space = Space(job, cluster, attention, shelf.pins, "time", table)
-    found = hold_firmly(space.best())
+    found = hold_firmly(_space(shelf, cluster, least, bar_s).best())
     if found is None or found.reserved is None or found.reserved.word != "fits":
         return None
     row = found.solution.record.rows[0]
     if row.step_s is None:
         return None
     return Found(row.strategy, row.peak_bytes, row.step_s)
+
+
+def _space(shelf: Shelf, cluster: Cluster, least: Least, bar_s: float) -> Space:
+    """Return what fits by live bytes and is faster than a bar, to be replayed."""
+    table = within(shelf.search(cluster), shelf.space(cluster), least, bar_s=bar_s)
+    job, attention = shelf.job(cluster.device), shelf.attention(cluster.device)
+    return Space(job, cluster, attention, shelf.pins, "time", table)
+
+
+def how_near(shelf: Shelf, one: Cell) -> str:
+    """Say of a cell that does not fit firmly by how much it is short, or that it may fit."""
+    cluster = one.cluster
+    if one.why_not != SHORT:
+        return one.why_not
+    if one.found is None:
+        lean, limit = shelf.leanest(cluster), format_bytes(tensor_limit_bytes(cluster))
+        lean.below(0)  # until the leanest of all is known
+        if math.isinf(lean.peak_bytes):
+            return SHORT
+        return f"{SHORT}: at least {format_bytes(int(lean.peak_bytes))} of tensors, of {limit}"
+    near = hold(_space(shelf, cluster, one.kind.least, math.inf).best())
+    reserved, step_s = near.reserved, near.solution.record.rows[0].step_s
+    if reserved is None or step_s is None:
+        return SHORT
+    both = (
+        f"{format_bytes(reserved.predicted_peak_reserved_bytes)} of "
+        f"{format_bytes(reserved.capacity_bytes)}"
+    )
+    if reserved.word != "tight":
+        return f"{SHORT}: {both}, short by {format_bytes(reserved.short_bytes)}"
+    days = step_s * shelf.job(cluster.device).num_steps / DAY_S
+    return f"is tight: {both}, {format_days(days)}; brimful plan says what would hold"

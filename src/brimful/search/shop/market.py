@@ -32,6 +32,7 @@ from brimful.search.shop.looks import (
     OnLook,
     bar_of,
     certain_of,
+    how_near,
     look,
     settled,
     unbarred,
@@ -397,7 +398,7 @@ def _own(shelf: Shelf, cluster: Cluster, on_look: OnLook | None) -> Option | Dro
         return Dropped(gpus=name, why=_unknown_speed(shelf.job(cluster.device), name))
     one = settled(shelf, Cell(Kind(name, None, least, least_s), cluster, 0.0))
     if one.found is None or one.why_not:
-        return Dropped(gpus=name, why=one.why_not)
+        return Dropped(gpus=name, why=how_near(shelf, one))
     return option_of(request, cluster, one.found, None, owned=True)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.techniques.optimizers import OPTIMIZERS
-from brimful.values.job import FP8, PREFERENCE, QUANTIZED, Job
+from brimful.values.job import FP8, PREFERENCE, QUANTIZED, Base, Job
 from brimful.values.strategy import DEFAULT_FSDP, Strategy, gathers, world_size
 
 _WORDS = {
@@ -15,6 +15,9 @@ _WORDS = {
     (3, True): "HYBRID_SHARD",
 }
 """By the stage of ZeRO, and whether there are replicas."""
+_STORED: frozenset[Base] = frozenset({"nf4", "nf4-double"})
+"""Quantised bases whose bytes may lie in numbers of the type that the rest of a base is in
+(``bnb_4bit_quant_storage``)."""
 
 
 def sharding_of(strategy: Strategy) -> str:
@@ -61,7 +64,7 @@ def _refused(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
         yield f"optimizer={job.optimizer}", why
     asked = {
         f"task={job.task}": job.task == PREFERENCE,
-        f"method={job.method}": job.method not in {"full", "lora"},
+        f"method={job.method}": job.method not in {"full", "lora", "qlora"},
         f"offload={strategy.offload}": strategy.offload != NO_OFFLOAD,
         "optimizer_in_backward": strategy.optimizer_in_backward,
     }
@@ -73,7 +76,7 @@ def _refused(job: Job, strategy: Strategy) -> Iterator[tuple[str, str]]:
 def _of_other_types(job: Job) -> Iterator[str]:
     """Name what lets a unit's parameters be of several types."""
     base, upcast = (None, "none") if job.adapter is None else (job.adapter.base, job.adapter.upcast)
-    if base in QUANTIZED:
+    if base in QUANTIZED - _STORED:
         yield f"base={base}"
     if upcast == "norms":
         yield f"upcast={upcast}"
