@@ -171,9 +171,10 @@ def test_the_live_bytes_are_those_of_the_program_that_reduces_each():
 
     run = most("hold")
     (events, left), rows = zip(*run._held.later.values(), strict=True), [*run._held.later]
-    reduced = freed_sooner(run.recording(), *map(np.array, (rows, events, left)))
-    assert reduced.live_bytes().max() == most("reduce-each").recording().live_bytes().max()
-    assert reduced.live_bytes()[-1] == run.recording().live_bytes()[-1]
+    recording = run.recording()
+    live = freed_sooner(recording, *map(np.array, (rows, events, left))).live_bytes()
+    assert live.max() == most("reduce-each").recording().live_bytes().max()
+    assert live[-1] == recording.live_bytes()[-1]
 
 
 @pytest.mark.parametrize(("budget", "fits"), [(400, "which fits"), (300, "which does not fit")])
