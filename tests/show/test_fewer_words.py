@@ -9,13 +9,13 @@ PEAK = Fact("peak", "tensors " * 20, "classes " * 14, "one class")
 OTHERS = tuple(Fact(f"fact {n}", "so") for n in range(4))
 
 
-@pytest.mark.parametrize(("most", "num"), [(8, 1), (9, 2), (10, 3)])
+@pytest.mark.parametrize(("most", "num"), [(7, 1), (8, 2), (9, 3)])
 def test_what_is_told_grows_with_the_room_there_is(most, num):
     summary = Summary("NO", "x.py", Meter(3, 2, "simulated"), (*OTHERS, PEAK))
     lines = [line.plain for line in summary_lines(summary, most)]
     assert len(lines) == 6 + num
     assert lines[6].startswith("peak")
-    assert lines[6].endswith(("one class", "classes", "tensors")[num - 1])
+    assert ("one class", "classes classes", "tensors tensors")[num - 1] in lines[6]
     assert all(f"fact {n}" in "".join(lines) for n in range(4))
 
 
