@@ -38,11 +38,8 @@ def largest_facts(
     """
     if found is not None:
         words = _largest_words(found, is_bound=bool(report.unknown_ops))
-        which = words.rpartition("; ")[0]
-        # The first line of what fits says how far kernels are known.
-        short = which.replace(AS_FAR, "") if found.is_whole and word_of(report) != "no" else words
         more = () if recording is None else _raised(report, program, found, recording)
-        return (Fact("largest", words, short), *more)
+        return (Fact("largest", words), *more)
     names = _sizes(program)
     if word_of(report) == "fits" or report.is_between_steps:
         return ()
