@@ -1,5 +1,6 @@
 """What a program does already is told as that, and not advised: checkpoints, a batch of one."""
 
+import numpy as np
 import pytest
 import torch
 from tests.pretend import fsdp1_program, fsdp_program
@@ -7,6 +8,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from brimful import pretend
+from brimful.pretend.remedies import freed_sooner
+from brimful.show.changes import whole_facts
 from brimful.show.pretend import pretend_summary
 from brimful.units import MIB
 from brimful.values.results import GRADIENTS, WHOLE_GRADIENTS
@@ -147,3 +150,72 @@ def test_what_is_offloaded_to_the_host_has_its_own_line():
     assert facts(report)["host"].startswith(f"{16 * shard / MIB:.0f}")
     assert "optimizer state" in facts(report)["host"]
     assert "host" not in facts(sharded("zero-3"))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_what_it_is_to_reduce_each_is_a_replay_of_the_program_that_does(dtype):
+    """Of the program that reduces each micro-batch, which is run."""
+    held = sharded("hold", dtype=dtype).whole_gradients
+    assert held.by == "set_requires_gradient_sync"
+    each = sharded("reduce-each", dtype=dtype).reserved.simulated_peak_reserved_bytes
+    assert (
+        each <= held.reduced_each_bytes < 1.03 * each
+    )  # what is left of a gradient lies elsewhere
+
+
+def test_the_live_bytes_are_those_of_the_program_that_reduces_each():
+    def most(case):
+        with pretend.gpu(world_size=WORLD_SIZE) as run:
+            fsdp_program.train("cuda", **fsdp_program.cases(WORLD_SIZE)[case])
+        return run
+
+    run = most("hold")
+    (events, left), rows = zip(*run._held.later.values(), strict=True), [*run._held.later]
+    recording = run.recording()
+    live = freed_sooner(recording, *map(np.array, (rows, events, left))).live_bytes()
+    assert live.max() == most("reduce-each").recording().live_bytes().max()
+    assert live[-1] == recording.live_bytes()[-1]
+
+
+@pytest.mark.parametrize(("budget", "fits"), [(400, "which fits"), (300, "which does not fit")])
+def test_whether_reducing_each_makes_it_fit_is_said_in_the_program_s_own_word(budget, fits):
+    with pretend.gpu(world_size=WORLD_SIZE) as run:
+        fsdp_program.train("cuda", **fsdp_program.cases(WORLD_SIZE)["hold"])
+    (fact,) = whole_facts(run.report(budget_bytes=budget * MIB), budget * MIB)
+    for words in (fact.text, fact.short):
+        assert "set_requires_gradient_sync(True)" in words
+        assert f"{fits}" in words
+        assert "sync_each_batch" not in words
+
+
+class Stopped(Exception):  # noqa: N818 - as a time limit is
+    pass
+
+
+def test_a_step_that_is_cut_in_its_backward_has_no_idle_gradients():
+    """Whole parameters of FSDP2, which have gradients then, stand for shards that are updated."""
+
+    def stop(_):
+        raise Stopped
+
+    def last(block, args, out):  # noqa: ARG001
+        out.register_hook(stop)
+
+    def train():
+        model = fsdp_program.build("cuda", shape=(WORLD_SIZE,), dtype=torch.bfloat16)
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.zeros(64, dtype=torch.int64, device="cuda")
+        for step in range(2):
+            for number in range(2):
+                model.set_requires_gradient_sync(number == 1)
+                if step:
+                    model.layers[1].register_forward_hook(last)
+                nn.functional.cross_entropy(model(ids), ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pretend.gpu(world_size=WORLD_SIZE) as run, pytest.raises(Stopped):
+        train()
+    report = run.report(budget_bytes=64 * MIB)
+    assert not report.idle_gradients
+    assert report.without is None

@@ -135,14 +135,6 @@ def test_a_decoder_that_reads_an_encoder_starts_somewhere():
     assert bart.decoder_start_token_id == 2
 
 
-def test_a_text_model_that_is_part_of_another_is_said_to_be_one():
-    with pretend.gpu("h100-80gb") as run:
-        torch.ones(1, device="cuda")
-        with pytest.warns(UserWarning, match="text model alone"):
-            AutoConfig.from_pretrained("google/gemma-3-4b-it")
-    assert "text model alone" in " ".join(run.report().assumptions)
-
-
 def test_of_what_nobody_knows_it_is_said_how_it_can_be_named(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pretend.gpu("h100-80gb"):

@@ -104,20 +104,31 @@ class Convolved(nn.Module):
     ids=["convolution", "processes", "fp64", "no units for bf16"],
 )
 def test_what_has_no_known_rate_has_no_time(how):
-    assert trained(**how).step_time is None
+    report = trained(**how)
+    assert report.step_time is None
+    (words,) = [
+        fact.short for fact in pretend_summary(report, ["x.py"]).facts if fact.label == "speed"
+    ]
+    assert words == f"not told: {report.untimed}"
 
 
-def test_what_a_compiler_makes_has_no_time():
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
+@pytest.mark.parametrize("is_called", [True, False])
+def test_what_a_compiler_makes_has_no_time_if_it_is_called(is_called):
+    """bitsandbytes has functions of its own compiled where it is imported."""
     with pretend.gpu(GPU) as run:
         model = layers().cuda()
-        torch.compile(model)
+        compiled = torch.compile(model)
         optimizer = torch.optim.SGD(model.parameters())
-        model(torch.zeros(8, WIDTH, device="cuda")).sum().backward()
+        run_it = compiled if is_called else model
+        run_it(torch.zeros(8, WIDTH, device="cuda")).sum().backward()
         optimizer.step()
-    assert run.report().step_time is None
+    report = run.report()
+    assert (report.step_time is None) == is_called
+    assert ("a compiler" in report.untimed) == is_called
 
 
-def test_a_step_is_told_where_the_program_fits():
+def test_a_step_is_told_and_whether_the_program_fits():
     def told(report):
         return [
             fact.text for fact in pretend_summary(report, ["x.py"]).facts if fact.label == "speed"
@@ -126,4 +137,5 @@ def test_a_step_is_told_where_the_program_fits():
     (words,) = told(trained(layers()))
     assert words.startswith("a step of ")
     assert " to " in words
-    assert not told(trained(layers(), rows=2**20, gpu="t4", dtype=torch.float16))
+    (words,) = told(trained(layers(), rows=2**20, gpu="t4", dtype=torch.float16))
+    assert words.endswith("had the card room for it")

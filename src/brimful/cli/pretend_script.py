@@ -129,7 +129,8 @@ def ran(
             f"it would not help, as what it allocates is not seen; the same model in PyTorch "
             f"takes about as much"
         ) from error
-    read = read_error(error, stood_in=bool(pretended.tape.stand_ins))
+    tape = pretended.tape
+    read = read_error(error, stood_in=bool(tape.stand_ins), assumptions=tape.assumptions)
     if nearest := _nearest(error, pretended):
         why = sentence_of(read, name=name)
         raise InputError(why, nearest=nearest) from error

@@ -70,7 +70,7 @@ def num_beside(model: ModelSpec) -> tuple[int, bool]:
     Returns parameters of its encoders of images and sounds, 0 where it has none; and whether that
     is at most, as the published count has more than these.
     """
-    difference, why = _difference(model)
+    difference, why = _difference(model.name)
     if "vision tower" not in why and "towers" not in why:
         return 0, False
     twice = model.vocab_size * model.hidden_size if "twice" in why else 0
@@ -82,13 +82,18 @@ def beside_words(model: ModelSpec) -> tuple[str, str]:
 
     Returns ``images`` or ``sounds``, and what is counted as something else; empty: nothing is.
     """
-    _, why = _difference(model)
+    why = why_other_count(model.name)
     found = _COUNTED.search(why)
     is_heard = _SOUNDS in why and "images" not in why
     return _SOUNDS if is_heard else "images", found[1] if found else ""
 
 
-def _difference(model: ModelSpec) -> tuple[int, str]:
+def why_other_count(name: str) -> str:
+    """Say why the registry's model has another count than is published; empty: it has not."""
+    return _difference(name)[1]
+
+
+def _difference(name: str) -> tuple[int, str]:
     """Return the parameters that the registry's model has more than the published, and why."""
-    difference = registry().get(model.name, {}).get("difference") or {}
+    difference = registry().get(name, {}).get("difference") or {}
     return int(difference.get("num_parameters", 0)), str(difference.get("why", ""))

@@ -9,7 +9,8 @@ from brimful.pretend.logits import sizes_in, with_logits
 from brimful.pretend.modules import pattern_of
 from brimful.pretend.reading import classify
 from brimful.pretend.recording import Recording
-from brimful.pretend.report_values import Already, WholeGradients
+from brimful.pretend.report_values import Already
+from brimful.pretend.unit_values import WholeGradients
 from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, WHOLE_GRADIENTS
 
 _LEAST_OF_ONE = 0.5

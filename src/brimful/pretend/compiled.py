@@ -58,7 +58,8 @@ class Compiler:
         known: What is known of values.
         assumptions: Where it is noted what a compiled run rests on.
         originals: What stands in PyTorch outside of the pretend GPU, as it is replaced here.
-        on_use: Called when it is first asked for; None: nobody.
+        on_use: Called with each call of what is compiled; None: nobody. Libraries have functions of
+            their own compiled that a program never calls.
         on_attention: Told which attention a kernel of its own computes, and its FLOPs.
     """
 
@@ -126,8 +127,6 @@ class Compiler:
         if self._is_ready:
             return
         self._is_ready = True
-        if self.on_use is not None:
-            self.on_use()
         stands_for = {
             getattr(target, name): original
             for target, name, original in self.originals
@@ -176,6 +175,8 @@ class Compiler:
         if self._is_running:
             yield
             return
+        if self.on_use is not None:
+            self.on_use()
         # The hooks by which we hear of modules and optimizers, in the order of `_HOOKS`.
         told = [
             {key: hook for key, hook in vars(home)[name].items() if _is_ours(hook)}

@@ -195,6 +195,11 @@ def _reduces_flat(tape: Tagger, original: Any) -> Any:
 
 def _whole_gradients(group: Any) -> Iterator[Any]:
     for param in group.fsdp_params:
-        held = getattr(param, "unsharded_accumulated_grad", None)
-        fresh = getattr(getattr(param, "_unsharded_param", None), "grad", None)
-        yield from (tensor for tensor in (held, fresh) if tensor is not None)
+        yield from unsharded_gradients(param)
+
+
+def unsharded_gradients(param: Any) -> Iterator[Any]:
+    """Yield what FSDP2 has of a parameter's gradient before it is reduced."""
+    held = getattr(param, "unsharded_accumulated_grad", None)
+    fresh = getattr(getattr(param, "_unsharded_param", None), "grad", None)
+    yield from (tensor for tensor in (held, fresh) if tensor is not None)

@@ -14,7 +14,6 @@ import functools
 import json
 import struct
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +22,9 @@ from urllib.parse import urlsplit
 import torch
 
 from brimful.models import names
-from brimful.models.hub_configs import HubConfig, find_hub_config
+from brimful.models.hub_configs import HubConfig, find_hub_config, hub_configs
 from brimful.models.registry import registry
+from brimful.pretend.hub_composites import composite_of, is_composite
 from brimful.pretend.when_imported import Changes
 
 _API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
@@ -44,6 +44,8 @@ _ASKING = (
     "peft.utils.other",
 )  # fmt: skip
 """Modules that ask the hub by functions that they have imported by name."""
+_NAMED = ("_name_or_path", "name_or_path")
+"""Where its own classes keep by which name a thing was asked for."""
 _QUICK_S = 3.0
 """How long a hub may take to answer at all, before it has once."""
 _RESOLVE = "_get_resolved_checkpoint_files"
@@ -51,6 +53,11 @@ _UNKNOWN = (
     "{} is neither on this machine nor among brimful models; put its config.json in a folder and "
     "name that instead: no weights are needed"
 )
+_PARTLY = (
+    "of {}, which reads more than texts, only the text part's configuration is shipped here; put "
+    "its config.json in a folder and name that instead: no weights are needed"
+)
+_ABSENT = "{} is not on this machine: its configuration is "
 _CONFIG, _WEIGHTS = "config.json", "absent.safetensors"
 _PROCESSOR = "preprocessor_config.json"
 _FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
@@ -69,8 +76,6 @@ _IN_FP32 = frozenset({
 uploaded in bfloat16. The report says which type was taken."""
 _TASKS = ("IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM")
 """Of a class that can do several the first is what it was made for."""
-_TEXT = "_text"
-"""How the kind of a text model ends that is a part of another."""
 _WORDS_AT_LEAST = 1000
 """Rows of a vocabulary; of fewer they are bytes, as ByT5's 384 are."""
 _SPLIT: dict[str, dict[str, Any]] = {
@@ -127,6 +132,8 @@ class _Absent:
     def __init__(self, folder: Path, assumptions: set[str], dtype: str) -> None:
         self._folder, self._assumptions, self._dtype = folder, assumptions, dtype
         self._folders: dict[str, Path | None] = {}
+        self.partly = set[str]()
+        """Names of which the text part alone is known here."""
         self.is_over = False
         """Whether the run is: modules that were imported in it keep what was changed in others."""
 
@@ -146,22 +153,24 @@ class _Absent:
     def _made(self, name: str) -> Path | None:
         if not name or Path(name).exists() or _is_cached(name, (_CONFIG,)):
             return None
-        published = find_hub_config(name)
+        taken = names.find(name)
+        published = find_hub_config(name) or (hub_configs().get(taken.name) if taken else None)
         if published is not None:
             return self._published(name, published)
-        taken = names.find(name)
         if taken is None:
             return None
-        entry, folder = registry()[taken.name], self._folder / taken.name.replace("/", "--")
+        entry, is_whole = registry()[taken.name], is_composite(taken.name)
+        described = composite_of(taken.name) if is_whole else entry["config"]
+        if described is None:
+            self.partly.add(name)
+            return None
+        folder = self._folder / taken.name.replace("/", "--")
         folder.mkdir(exist_ok=True)
-        kind = entry["model_type"]
+        kind = described["model_type"] if is_whole else entry["model_type"]
         told = {"model_type": kind, "architectures": _classes(kind), "dtype": _dtype_of(kind)}
-        config = _with_start({**told, **entry["config"]})
-        self._write(folder, config, name, f"{taken.name}'s")
-        if kind.endswith(_TEXT):
-            part = f"of {name} the text model alone is known here: nothing else of it is counted"
-            self._assumptions.add(part)
-            warnings.warn(part, stacklevel=2)
+        config = _with_start({**told, **described})
+        whose = f"{taken.name}'s"
+        self._write(folder, config, name, f"{whose}, whole by its count" if is_whole else whose)
         return folder
 
     def _published(self, name: str, published: HubConfig) -> Path:
@@ -181,9 +190,8 @@ class _Absent:
         (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
         _write_tokenizer(folder, config)
         self._assumptions.add(
-            f"{name} is not on this machine: its configuration is {whose}, weights are of "
-            f"{config['dtype']} where the program does not say, and {_unit(config)} are taken for "
-            f"tokens"
+            f"{_ABSENT.format(name)}{whose}, weights are of {config['dtype']} where the program "
+            f"does not say, and {_unit(config)} are taken for tokens"
         )
 
     def weights_of(self, asked: Any) -> str:
@@ -202,6 +210,18 @@ class _Absent:
             _write_weights(path)
         self._assumptions.add(f"weights of {asked} are not on this machine: none are read")
         return str(path)
+
+
+def stood_in_for(thing: Any, assumptions: Iterable[str]) -> str:
+    """Name the model of the hub that a stand-in is of; empty: it is of none.
+
+    ``thing``: a configuration, a tokenizer, a model, or what has one. ``assumptions``: of the run.
+    """
+    had = vars(thing) if hasattr(thing, "__dict__") else {}
+    every = (thing, *(had.get(each) for each in ("config", "tokenizer")))
+    names = {vars(each).get(key) for each in every if hasattr(each, "__dict__") for key in _NAMED}
+    begins = {_ABSENT.format(name): str(name) for name in names if name}
+    return next((n for line in assumptions for b, n in begins.items() if line.startswith(b)), "")
 
 
 def _is_cached(name: str, files: Iterable[str]) -> bool:
@@ -367,8 +387,9 @@ def _from_folder(absent: _Absent, original: Callable[..., Any]) -> Callable[...,
         try:
             return original(str(folder or path_or_repo_id), filenames, *args, **kwargs)
         except OSError as error:
-            if folder is None and not Path(str(path_or_repo_id)).exists():
-                error.add_note(_UNKNOWN.format(path_or_repo_id))
+            name = str(path_or_repo_id)
+            if folder is None and not Path(name).exists():
+                error.add_note((_PARTLY if name in absent.partly else _UNKNOWN).format(name))
             raise
 
     return cached_files

@@ -11,6 +11,7 @@ from weakref import ref
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from brimful.pretend.not_updated import Part, RowsOf
 from brimful.pretend.report_values import IdleGradients
@@ -39,6 +40,8 @@ class Trained:
         updated: Those that an optimizer has, by ``id``.
         updated_rows: Where they lie on the first device.
         parts: Of the modules that were called.
+        shards: Of parameters that FSDP2 has whole for a while, the ``id`` of the shard that an
+            optimizer has.
         passes: Of each phase that calls an outermost module, by the phase's number.
         num_updates: Of every optimizer; one that is gone is not taken for a later one.
     """
@@ -50,6 +53,7 @@ class Trained:
         self.updated = set[int]()
         self.updated_rows = set[int]()
         self.parts: list[Part] = []
+        self.shards = WeakTensorKeyDictionary()
         self.passes: dict[int, Pass] = {}
         self.num_updates = Counter[ref[torch.optim.Optimizer]]()
 
@@ -70,8 +74,9 @@ class Trained:
             if parameter.grad is not None:
                 grad = parameter.grad
                 told = (type(module).__name__, grad.numel(), grad.numel() * grad.element_size())
-                self._models[id(parameter)] = told
-                self._gradients.setdefault(id(parameter), set()).update(rows_of([grad]))
+                number = self.shards.get(parameter, id(parameter))
+                self._models[number] = told
+                self._gradients.setdefault(number, set()).update(rows_of([grad]))
 
     def was_updated(self, optimizer: torch.optim.Optimizer, rows_of: RowsOf) -> None:
         """Note the parameters that an optimizer has, and where they lie."""

@@ -5,7 +5,7 @@ under ``torch.no_grad()``: until its forward pass ends at most, and at least not
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,25 +83,36 @@ def _gone_back(recording: Recording, rows: NDArray[np.bool_]) -> NDArray[np.bool
 
 
 def freed_sooner(
-    recording: Recording, rows: NDArray[np.int64], events: NDArray[np.int64]
+    recording: Recording,
+    rows: NDArray[np.int64],
+    events: NDArray[np.int64],
+    left_bytes: NDArray[np.int64] | None = None,
 ) -> Recording:
     """Return the recording of a program that lets go of some allocations sooner.
 
     ``events``: before which each of the ``rows`` is freed; one that is freed before that is not
-    freed later.
+    freed later. ``left_bytes``: what is made of each before that, and freed where the row was.
     """
     num = len(recording.events)
     died = np.where(recording.died == NEVER, num, recording.died)
     is_sooner = events < died[rows]
-    rows, events = rows[is_sooner], events[is_sooner]
-    moved = np.zeros(len(died), dtype=bool)
+    left = np.zeros_like(rows) if left_bytes is None else left_bytes
+    rows, events, left = rows[is_sooner], events[is_sooner], left[is_sooner]
+    has_left = left > 0
+    recording, instead = _with_rows(recording, rows[has_left], left[has_left])
+    moved = np.zeros(len(recording.num_bytes), dtype=bool)
     moved[rows] = True
     row = np.where(recording.events >= 0, recording.events, ~recording.events)
-    stays = ~((recording.events < 0) & moved[row])
-    # Each free stands behind the event before its own: a half before the next.
-    places = np.append(np.flatnonzero(stays).astype(np.float64), events - 0.5)
+    is_free = recording.events < 0
+    stays = ~(is_free & moved[row] & (instead[row] < 0))
+    old_events = np.where(is_free & (instead[row] >= 0), ~instead[row], recording.events)
+    # Each free stands behind the event before its own: a half before the next. What is left of it
+    # is made before that.
+    made = instead[rows[has_left]]
+    kept = np.flatnonzero(stays).astype(np.float64)
+    places = np.concatenate((kept, events - 0.5, events[has_left] - 0.75))
     order = np.argsort(places, kind="stable")
-    new_events = np.append(recording.events[stays], ~rows)[order]
+    new_events = np.concatenate((old_events[stays], ~rows, made))[order]
     places = places[order]
 
     def place(old: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -127,3 +138,23 @@ def freed_sooner(
             cost._replace(event=int(place(np.array(cost.event)))) for cost in recording.costs
         ),
     )
+
+
+def _with_rows(
+    recording: Recording, rows: NDArray[np.int64], num_bytes: NDArray[np.int64]
+) -> tuple[Recording, NDArray[np.int64]]:
+    """Return a recording with one more allocation for each of some, no event of which is there yet.
+
+    Returns with it which it is for each allocation; -1: none.
+    """
+    num = len(recording.num_bytes)
+    columns: dict[str, Any] = {
+        name: np.append(getattr(recording, name), getattr(recording, name)[rows])
+        for name in ("born", "died", "stream", "owner", "op", "node", "line", "phase", "item",
+                     "shape_dtype", "in_use_until")
+    }  # fmt: skip
+    columns["in_use_until"][num:] = 0
+    columns["num_bytes"] = np.append(recording.num_bytes, num_bytes)
+    instead = np.full(num + len(rows), -1, dtype=np.int64)
+    instead[rows] = num + np.arange(len(rows))
+    return replace(recording, **columns), instead

@@ -7,7 +7,7 @@ recording stands in ``report.py``.
 import msgspec
 
 from brimful.pretend.step_values import Cut, Without
-from brimful.pretend.unit_values import WholeUnit
+from brimful.pretend.unit_values import WholeGradients, WholeUnit
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import Outcome, Timeline
 from brimful.values.unknown_memory import UnknownOp
@@ -262,18 +262,6 @@ class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_bytes: int
 
 
-class WholeGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Gradients of sharded parameters that are whole until a later backward pass reduces them.
-
-    Attributes:
-        num_bytes: Of those at the peak.
-        num_backwards: Backward passes of a step.
-    """
-
-    num_bytes: int
-    num_backwards: int
-
-
 class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a program does already, so that nobody advises it.
 
@@ -444,6 +432,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         whole_gradients: Those that are kept whole until they are reduced; None: there are none.
         already: What the program does already.
         step_time: Of the step that is the middle of the whole ones; None: not known.
+        untimed: Why it is not known; empty: it is, or nothing trains.
         not_updated: Models and copies of models that no optimizer has, the largest first.
         whole_unit: A unit of FSDP that is most of a model; None: there is none.
         before_evaluation_bytes: What the allocator holds at most before the evaluation in which the
@@ -489,6 +478,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     whole_gradients: WholeGradients | None = None
     already: Already = Already()
     step_time: StepTime | None = None
+    untimed: str = ""
     not_updated: tuple[NotUpdated, ...] = ()
     whole_unit: WholeUnit | None = None
     unused_graphs: UnusedGraphs | None = None

@@ -11,13 +11,14 @@ import linecache
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 from brimful.errors import BrimfulError
+from brimful.pretend.hub_models import stood_in_for
 from brimful.pretend.scripts import cell_of
 
 _OURS = str(Path(__file__).parents[1])
@@ -35,6 +36,11 @@ _OF_PRETENDING = re.compile(
     re.IGNORECASE,
 )
 """Words of what is missing where there is no card, and no numbers."""
+_ANY_CARD = "any real card would say the same"
+_OWN_FILES = (
+    "put its config.json and its tokenizer's files in a folder and name that instead: no weights "
+    "are needed"
+)
 _CALLS_ON = "(*"
 """Of a line of ours that hands an operation to PyTorch, with the arguments that it was given."""
 _OF_NAMES = (NameError, KeyError, IndexError)
@@ -85,16 +91,22 @@ class ScriptError(NamedTuple):
     last: tuple[str, ...]
 
 
-def read_error(error: BaseException, *, stood_in: bool = False) -> ScriptError:
+def read_error(
+    error: BaseException, *, stood_in: bool = False, assumptions: Collection[str] = ()
+) -> ScriptError:
     """Read what ended a script.
 
     ``stood_in``: whether the script was given numbers that stand for what the GPU would compute.
+    ``assumptions``: of its run, as on models of the hub that are not here.
     """
     stack = _stack(error)
     own = _own(stack)
     shown = traceback.StackSummary.from_list(map(_in_cell, own))
     kind, text = _told(error)
     why, remedy = _judged(error, text, stack, stood_in=stood_in)
+    if why == _ANY_CARD and (name := stood_in_for(_raised_by(error), assumptions)):
+        why = f"what raised it is Brimful's stand-in for {name}, not that itself"
+        remedy = _OWN_FILES
     named = own[-1] if own else None
     where = ""
     if named is not None:
@@ -288,7 +300,17 @@ def _judged(
             "a real card would say so too, unless a number decides it that the GPU computes, as "
             "none is computed here"
         ), "where such a number decides it, leave that check out"
-    return "any real card would say the same", remedy or "fix that line"
+    return _ANY_CARD, remedy or "fix that line"
+
+
+def _raised_by(error: BaseException) -> object:
+    """Return the object that lacks an attribute, or whose method raised an error."""
+    if isinstance(error, AttributeError) and error.obj is not None:
+        return error.obj
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return None if last is None else last.tb_frame.f_locals.get("self")
 
 
 def _may_be_by_values(error: BaseException, stack: list[traceback.FrameSummary]) -> bool:

@@ -18,7 +18,7 @@ from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import chips, version_of
 from brimful.hardware.gpus import device_named
 from brimful.pretend import device, kernels, subclasses
-from brimful.pretend.already import already_done, whole_gradients
+from brimful.pretend.already import already_done
 from brimful.pretend.between_steps import with_passes
 from brimful.pretend.cuda_calls import CUDA
 from brimful.pretend.cuda_mode import saying_cuda
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from brimful.pretend.script_lines import ScriptLine
     from brimful.pretend.sharding_units import Unit
+    from brimful.pretend.whole_gradients import Held
 
 
 _PART = "at least, until its time was over: "
@@ -100,6 +101,7 @@ class Run(contextlib.ContextDecorator):
         self._trained = Trained()
         self._places: list[ScriptLine] = []
         self._units: list[Unit] = []
+        self._held: Held | None = None
         self._new_tape = new_tape
         self._was_entered = False
         self._earlier_peaks: list[int] = []
@@ -123,6 +125,7 @@ class Run(contextlib.ContextDecorator):
             self._earlier_peaks.append(self.peak_allocated_bytes)
             self.tape, self.other_kernels = self._new_tape(), OtherKernels()
             self._trained, self._places, self._units = Trained(), [], []
+            self._held = None
         self._was_entered, self.cut, self.known_event = True, None, None
         with contextlib.ExitStack() as stack:
             stack.enter_context(device.pretending(self.card))
@@ -130,7 +133,7 @@ class Run(contextlib.ContextDecorator):
             if self.world is not None:
                 stack.enter_context(pretend_world(self.world, self.tape.paused))
                 stack.enter_context(groups_of_one_process(self.world, self.tape.assumptions))
-                stack.enter_context(_gathering(self.tape, self._units))
+                self._held = stack.enter_context(_gathering(self.tape, self._units, self._trained))
             fake = stack.enter_context(FakeMode(allow_non_fake_inputs=True))
             stack.enter_context(modules_move(fake))
             stack.enter_context(replaced(subclasses.replacements()))
@@ -213,15 +216,21 @@ class Run(contextlib.ContextDecorator):
         without = self.mended(recording, told.peak_event)
         full_in = None if told.grows is None else told.grows.num_more
         fits = fits_all(self.cut, full_in, fits=told.fits)
+        time = self._step_time(recording)
         return msgspec.structs.replace(
             told,
             cut=self.cut,
             fits=fits,
             without=without and without.told(settings, told.at_capacity.capacity_bytes),
             statement=f"{_PART}{told.statement}" if fits is None else told.statement,
-            whole_gradients=whole_gradients(recording, told.peak_event),
+            whole_gradients=None
+            if self._held is None
+            else self._held.told(
+                recording, told.peak_event, settings, told.at_capacity.capacity_bytes
+            ),
             already=already_done(recording, told.peak_event, self.tape.owners.run_again),
-            step_time=self._step_time(recording),
+            step_time=None if isinstance(time, str) else time,
+            untimed=time if isinstance(time, str) else "",
             whole_unit=self._whole_unit(recording, told.peak_event),
             not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
         )
@@ -242,17 +251,21 @@ class Run(contextlib.ContextDecorator):
 
         return whole_unit(recording, peak_event, self._units)
 
-    def _step_time(self, recording: Recording) -> StepTime | None:
-        """Sum up a step's seconds; None of several processes, whose messages no tape times.
+    def _step_time(self, recording: Recording) -> StepTime | str:
+        """Sum up a step's seconds, or say why there are none; empty: nothing trains.
 
-        What compilers make of operations, and kernels that are not PyTorch's, have no rates either.
+        Of several optimizers a phase of updates is a part of a step.
         """
-        is_alone = self.world is None or self.world.size == 1
-        is_plain = not self.other_kernels.is_compiled and not self.other_kernels.launched
-        is_one = self.has_one_optimizer  # of several a phase is a part of a step
-        if not (is_alone and is_plain and is_one and self.kernels == "cuda"):
-            return None
-        return step_time(recording, self.tape, self._device)
+        lacking = (
+            (not self._trained.num_updates, ""),
+            (self.world is not None and self.world.size > 1, "other processes are waited for"),
+            (self.other_kernels.is_compiled, "what a compiler makes of it has no known rate"),
+            (bool(self.other_kernels.launched), "kernels that are not PyTorch's have none known"),
+            (not self.has_one_optimizer, "several optimizers update, each a part of a step"),
+            (self.kernels != "cuda", "its kernels are a CPU's"),
+        )
+        why = next((words for lacks, words in lacking if lacks), None)
+        return step_time(recording, self.tape, self._device) if why is None else why
 
     @property
     def num_steps(self) -> int:
@@ -275,12 +288,18 @@ class Run(contextlib.ContextDecorator):
 
 
 @contextlib.contextmanager
-def _gathering(tape: Tape, units: list["Unit"]) -> Iterator[None]:
-    from brimful.pretend.gathering import named_buffers  # FSDP takes a while to import
+def _gathering(tape: Tape, units: list["Unit"], trained: Trained) -> Iterator["Held"]:
+    from brimful.pretend import whole_gradients  # FSDP takes a while to import
+    from brimful.pretend.gathering import named_buffers
     from brimful.pretend.sharding_units import watching
 
-    with named_buffers(tape, kept=WHOLE_GRADIENTS), watching(units):
-        yield
+    held = whole_gradients.Held()
+    with (
+        named_buffers(tape, kept=WHOLE_GRADIENTS),
+        watching(units),
+        whole_gradients.watching(tape, trained, held),
+    ):
+        yield held
 
 
 def gpu(  # noqa: PLR0913 - what may be said of a GPU, each with a default

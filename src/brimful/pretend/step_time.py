@@ -186,11 +186,12 @@ def _place_of_causal(func: Any) -> int:
     return names.index("is_causal") if "is_causal" in names else -1
 
 
-def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime | None:
+def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime | str:
     """Sum up the seconds of a step of a script that trains on one device.
 
     Returns of the step that is the middle one of those that are whole, the first left out where
-    there are others: it makes the optimizer's state. None where a rate is not known.
+    there are others: it makes the optimizer's state. Else why there are none, as of what a rate is
+    not known.
     """
     phases = recording.phases
     numbers = [int(name.split()[1]) if name.startswith("step ") else 0 for name in phases]
@@ -201,11 +202,11 @@ def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime
     for step in whole:
         chosen = [i for i, number in enumerate(numbers) if number == step]
         seconds = _seconds(recording, tape.work, chosen, device, size)
-        if seconds is None:
-            return None
+        if isinstance(seconds, str):
+            return seconds
         times[step] = seconds
     if not times:
-        return None
+        return "no step was whole"
     middle_s = statistics.median_low(times.values())
     step = next(step for step, seconds in times.items() if seconds == middle_s)
     band = assumptions_for(device).time_band
@@ -233,8 +234,8 @@ def _seconds(
     chosen: Sequence[int],
     device: Device,
     size: ProductSize,
-) -> float | None:
-    """Return the seconds of the phases of a step; None where a rate is not known."""
+) -> float | str:
+    """Return the seconds of the phases of a step; of what a rate is not known, where one is not."""
     reached = efficiency_of(device)
     bandwidth = device.memory_bytes_per_s * reached.memory_share
     matrix_s = moved = 0.0
@@ -244,23 +245,26 @@ def _seconds(
         for recipe, flops in work.products.items():
             rate = _rate(device, recipe, size)
             if flops and not rate:
-                return None
+                return f"{recipe or 'its type of'} products have no known rate"
             matrix_s += flops / rate if flops else 0.0
         for at, flops in work.attention.items():
             rate = matrix_rate(device, cast("Precision", at.recipe)) if at.recipe else 0.0
             rate *= float(attention_share(device, at.kernel, at.length, at.head))
             if not rate:
-                return None
+                return f"{at.recipe or 'its type of'} attention has no known rate"
             matrix_s += flops / rate
         other, total = other + work.other_flops, total + sum(work.products.values())
         # What an update moves is counted from what it keeps: in place it has no outputs to count.
         moved += 0 if recording.phases[i].endswith(_UPDATE) else work.moved_bytes
         num_ops += work.num_ops
-    if not bandwidth or other > _LEAST_OTHER * (other + total):
-        return None
+    if not bandwidth:
+        return "the card's bandwidth is not known"
+    if other > _LEAST_OTHER * (other + total):
+        share = other / (other + total)
+        return f"{share:.0%} of its FLOPs (convolutions, 8 bits) have no known rate"
     busy_s = matrix_s + (moved + _update_bytes(recording, chosen)) / bandwidth
     if _copied_bytes(recording, chosen) > _LEAST_COPIED * busy_s * _LINK_BYTES_PER_S:
-        return None
+        return "much is copied to the host or from it"
     return max(busy_s, num_ops * device.op_overhead_s)
 
 

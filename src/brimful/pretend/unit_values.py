@@ -1,4 +1,4 @@
-"""What is said of a unit of sharding that is most of a model, as a value."""
+"""What is said of units of sharding, and of gradients that they leave whole, as values."""
 
 import msgspec
 
@@ -43,3 +43,22 @@ class WholeUnit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     num_blocks: int
     most_saved_bytes: int
     by_block: ByBlock | None = None
+
+
+class WholeGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gradients of sharded parameters that are whole until a later backward pass reduces them.
+
+    Attributes:
+        num_bytes: Of those at the peak.
+        num_backwards: Backward passes of a step.
+        by: The call of the program that leaves them so; empty: not seen.
+        reduced_each_bytes: What the allocator would come to hold were each reduced at once; None:
+            not replayed.
+        reduced_each_fits: Whether the program would complete then; None: not replayed.
+    """
+
+    num_bytes: int
+    num_backwards: int
+    by: str = ""
+    reduced_each_bytes: int | None = None
+    reduced_each_fits: bool | None = None

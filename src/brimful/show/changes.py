@@ -29,6 +29,13 @@ WIDE_BYTES = 4
 LEAST_NAMED = 0.02
 """Of the peak: what changes less is not named."""
 
+_REDUCING = {
+    "set_requires_gradient_sync": "set_requires_gradient_sync(True)",
+    "no_sync": "no no_sync()",
+    "sync_each_batch": "Accelerate's sync_each_batch=True",
+}
+"""How gradients are not left whole, by the call that leaves them so."""
+
 
 def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     """Say what of a training that does not fit could be smaller, and by how much at most.
@@ -73,18 +80,27 @@ def change_facts(report: PretendReport) -> tuple[Fact, ...]:
     return (*_no_batch(report, states), *_less(told, short))
 
 
-def whole_facts(report: PretendReport) -> tuple[Fact, ...]:
-    """Say which gradients are whole until they are reduced, and what it is to reduce each."""
+def whole_facts(report: PretendReport, sure_bytes: int) -> tuple[Fact, ...]:
+    """Say which gradients are whole until they are reduced, and what it is to reduce each.
+
+    ``sure_bytes``: what the allocator may hold whatever lies outside of it.
+    """
     whole, peak = report.whole_gradients, report.simulated_peak_allocated_bytes
     if whole is None or whole.num_bytes < LEAST_NAMED * peak:
         return ()
     kept = f"{format_bytes(whole.num_bytes)} of gradients are kept whole until they are reduced"
-    num = whole.num_backwards
-    words = (
-        f"{kept}: reduced with each micro-batch (set_requires_gradient_sync(True), no no_sync(), "
-        f"Accelerate's sync_each_batch) shards are kept, for {num} reductions a step and not one"
-    )
-    short = f"{kept}; sync_each_batch keeps shards, for {num} reductions a step"
+    how, num = _REDUCING.get(whole.by, ""), whole.num_backwards
+    each = f"reduced with each micro-batch{f' ({how})' if how else ''}"
+    words = f"{kept}: {each} shards are kept, for {num} reductions a step and not one"
+    short = f"{kept}; {how or 'reducing each'} keeps shards, for {num} reductions a step"
+    if whole.reduced_each_bytes is not None:
+        taken = whole.reduced_each_bytes
+        fits = "which fits" if whole.reduced_each_fits else "which does not fit"
+        fits += " (TIGHT)" * bool(whole.reduced_each_fits and taken > sure_bytes)
+        words += f": {format_bytes(taken)} then, {fits}, by replay"
+        size = format_bytes(whole.num_bytes)
+        short = f"{size} of gradients are kept whole; without that {format_bytes(taken)}, {fits}, "
+        short += f"by replay: {how or 'reduced'} each time"
     return (Fact("whole", words, short),)
 
 
@@ -158,8 +174,8 @@ def _evaluating(report: PretendReport) -> tuple[Fact, ...]:
 def _less(told: list[str], short: list[str]) -> tuple[Fact, ...]:
     if not told:
         return ()
-    most = "each saves at most that"
-    return (Fact("change", *(f"{'; '.join(each)}; {most}" for each in (told, short))),)
+    words = f"{'; '.join(told)}; each saves at most that"
+    return (Fact("change", words, f"{'; '.join(short)}, at most"),)
 
 
 def _no_batch(report: PretendReport, states: dict[str, int]) -> tuple[Fact, ...]:

@@ -107,7 +107,7 @@ def _at_peak(estimate: Estimate) -> tuple[Fact, ...]:
 def shortened(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     """Say what the peak is made of in one line where lines are lacking, the largest first."""
     kept = []
-    for label, text, _ in facts:
+    for label, text, *_ in facts:
         parts = text.split(", ")
         while len(parts) > 1 and len(_joined(parts)) > LINE:
             parts.pop()

@@ -16,6 +16,7 @@ from brimful.show.changes import change_facts, chunk_facts, whole_facts
 from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
+from brimful.show.terminal import LABEL_WIDTH, WIDTH
 from brimful.show.units import unit_facts, unit_ways
 from brimful.units import format_bytes, format_range, format_seconds
 from brimful.values.plan import Word
@@ -106,7 +107,7 @@ def pretend_summary(
             *idle_facts(report),
             *graphs_facts(report, program),
             *mended,
-            *whole_facts(report),
+            *whole_facts(report, firm_bytes(report)),
             *_units(report, word),
             *changes,
             *_host(report, meter),
@@ -118,9 +119,9 @@ def pretend_summary(
             *(() if is_kept or mended else sizes),
             *_instead(report),
             *(peak if says_why else []),
+            *([] if fails else peak),
             *(() if any(FUSED in way.text for way in ways) else _unfused(report)),
             *_speed(report),
-            *([] if fails else peak),
             *copies_facts(report),
             *_tensors(report),
             *(peak if fails and not says_why else []),
@@ -163,7 +164,7 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         alike = f", of which {cut.num_alike} were alike," if cut.num_alike else ""
         words = f"after {cut.num_steps} steps{alike} more of its data was passed over, what follows"
         more = more.replace("runs on", "runs all")
-        short = f"after {cut.num_steps} steps the rest was passed over; {more}"
+        short = f"after {cut.num_steps} steps passed over; {more}"
         return (Fact("data", f"{words} was run: {more}", short),)
     if cut.error:
         words = f"in what follows its data, of which the rest was passed over: {cut.error}; {more}"
@@ -172,7 +173,8 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         short = f"after {cut.num_steps} steps, as {cut.num_alike} were alike; --whole runs on"
         return (Fact("ended", f"{words}; what follows was not run: {more}", short),)
     elif cut.is_settled:
-        words = f"after {cut.num_steps} steps in {cut.seconds} s; what follows was not run: {more}"
+        done = f"after {cut.num_steps} steps in {cut.seconds} s"
+        return (Fact("ended", f"{done}; what follows was not run: {more}", f"{done}; {more}"),)
     elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
     else:
@@ -355,14 +357,17 @@ def _peak(report: PretendReport) -> Fact:
     copies = (item for item in report.items if item.name == NOT_UPDATED and item not in items)
     items += [item for item in copies if item.num_bytes >= LEAST_COPY * total]
     sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
-    short = ", ".join(sizes.values())
+    held = [*sizes.values()]
+    short = ", ".join(held)
     if logits is not None and is_told:
         sizes[LOGITS] += f" in {logits.num_tensors} of up to {logits.shape} {logits.dtype}"
     words = ", ".join(sizes.values())
     size, when = format_bytes(total), f"in {report.peak_phase}"
     if not words:
         return Fact("peak", f"{size} of tensors {when}")
-    return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}")
+    lines = [f"{size} {when}: {', '.join(held[: num + 1])}" for num in range(len(held))]
+    line = next((each for each in reversed(lines) if len(each) <= WIDTH - LABEL_WIDTH), lines[0])
+    return Fact("peak", f"{size} of tensors {when}: {words}", f"{size} {when}: {short}", line)
 
 
 def _paged(report: PretendReport, meter: Meter) -> tuple[Fact, ...]:
@@ -391,11 +396,14 @@ def _host(report: PretendReport, meter: Meter) -> tuple[Fact, ...]:
 
 
 def _speed(report: PretendReport) -> tuple[Fact, ...]:
-    """Say how long a step takes of a program that fits, where every rate of it is known."""
+    """Say how long a step takes where every rate of it is known, else why that is not told."""
     time = report.step_time
-    if time is None or report.at_capacity.failure is not None:
-        return ()
+    if time is None:
+        words = f"a step's seconds are not told: {report.untimed}"
+        return (Fact("speed", words, f"not told: {report.untimed}"),) if report.untimed else ()
     step = f"a step of {format_seconds(time.simulated_s)} ({format_range(time.low_s, time.high_s)})"
+    if report.at_capacity.failure is not None:
+        return (Fact("speed", f"{step}, had the card room for it"),)
     return (Fact("speed", f"{step}, by the work of its operations; data may be waited for", step),)
 
 

@@ -98,7 +98,8 @@ def _made(reserved: Reserved) -> str:
 
 def unknown_facts(ops: Sequence[str], meter: Meter) -> tuple[Fact, ...]:
     """Say of which kernels nothing is known, and how much is left for them."""
-    return (Fact("unknown", unknown_words(ops, meter.usable_bytes - meter.used_bytes)),)
+    left = meter.usable_bytes - meter.used_bytes
+    return (Fact("unknown", unknown_words(ops, left), unknown_words(ops, left, most=1)),)
 
 
 def beside_facts(simulated_bytes: int, predicted_bytes: int | None) -> tuple[Fact, ...]:

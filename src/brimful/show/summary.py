@@ -61,11 +61,13 @@ class Fact(NamedTuple):
         label: What it is about.
         text: What is said of it.
         short: The same in fewer words, for where lines are lacking; empty: nothing can be left out.
+        least: In fewer yet, for where a line more is lacking.
     """
 
     label: str
     text: str
     short: str = ""
+    least: str = ""
 
 
 class Summary(NamedTuple):

@@ -86,12 +86,16 @@ def _fitting(facts: list[Fact], most: int) -> list[Fact]:
         if (place := _to_shorten(left, first)) is None:
             gone.append((places.pop(first), left.pop(first)))
         else:
-            left[place] = Fact(left[place].label, left[place].short)
+            left[place] = Fact(left[place].label, left[place].short, left[place].least)
     told = dict(zip(places, left, strict=True))
-    for place, fact in reversed(gone):
-        short = Fact(fact.label, fact.short or fact.text)
-        if len(fact_lines([*told.values(), short])) <= most:
-            told[place] = short
+    again = [(place, facts[place]) for place in told if facts[place].least]
+    for place, fact in (*again, *reversed(gone)):
+        is_whole = place in told and told[place].text != fact.least
+        for words in () if is_whole else (fact.short or fact.text, fact.least):
+            others = {**told, place: Fact(fact.label, words)}
+            if words and len(fact_lines(others.values())) <= most:
+                told = others
+                break
     return [told[place] for place in sorted(told)]
 
 

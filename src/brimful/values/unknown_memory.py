@@ -45,18 +45,20 @@ def named_statement(peak_bytes: int, unknown_ops: Sequence[str]) -> str:
     return _statement(peak_bytes, [_short(op) for op in unknown_ops])
 
 
-def unknown_words(ops: Sequence[str], left_bytes: int) -> str:
+def unknown_words(ops: Sequence[str], left_bytes: int, most: int = NUM_STATED) -> str:
     """Say which kernels may take more than was counted, and how much is left for them.
 
     ``ops``: operations of whose kernels' own memory nothing is known. ``left_bytes``: what an
-    allocator may hold beyond what was counted.
+    allocator may hold beyond what was counted. ``most``: of them that are named.
     """
     names = {_short(op).lstrip("_") for op in ops}
     forward = sorted(name for name in names if not _is_backward_of(name, names))
-    shown = forward[:NUM_STATED]
-    rest = len(forward) - NUM_STATED
+    shown = forward[:most]
+    rest = len(forward) - most
     more = f" and {rest} more" if rest > 0 else ""
     left = format_bytes(max(0, left_bytes))
+    if most < NUM_STATED:
+        return f"what {', '.join(shown)}{more} take beside results; {left} are left"
     whose = "those of " if len(ops) > 1 else ""
     return (
         f"what kernels take beside their results, {whose}{', '.join(shown)}{more}; {left} are left "
