@@ -83,13 +83,14 @@ def shop_summary(
     kinds = _by_kind(job, found, limits)  # which somebody named: above what may be left out
     rented = (*rented, *kinds) if leads else (*rented[:1], *kinds, *rented[1:])
     facts = (
-        *((*yours, settings, *rented) if leads else (*rented, *yours, settings)),
+        *((*yours, *rented) if leads else (*rented, *yours)),
         *_second(found),
         *_left_out(found),
         *_fewest(found, limits),
         *_others("or", [each for each in found.frontier if each.gpus not in told]),
         *_others("at best", [each for each in found.likely if each.gpus not in told][-1:]),
         *_tie(best, [*found.frontier, *found.likely]),
+        settings,  # which a plan says, and what costs what does not
     )
     return Summary(None if choice.meets or leads else "NO", subject, None, facts)
 

@@ -112,8 +112,10 @@ def _first_to_yield(facts: list[Fact]) -> int:
 def _to_shorten(facts: list[Fact], gone: int) -> int | None:
     """Return the place of what is said shortly before one is left out; None: nothing is."""
     long = [place for place, each in enumerate(facts) if _is_long(each)]
-    plain = [place for place in long if facts[place].label not in ADVISING]
-    if plain or facts[gone].label in YIELDING:
+    yields = facts[gone].label in YIELDING
+    kept = ADVISING | ({"speed"} if yields else frozenset())  # its range, and what each GPU does
+    plain = [place for place in long if facts[place].label not in kept]
+    if plain or yields:
         return plain[-1] if plain else None
     return next((n for n in long if n > gone or facts[gone].label in LASTING), None)
 
