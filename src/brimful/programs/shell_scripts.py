@@ -7,14 +7,13 @@ through as if each of their commands ran once.
 """
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from brimful.errors import FileFormatError
 from brimful.files.writing import read_whole
-from brimful.text.escaping import shell_words
+from brimful.text.escaping import shell_words, split_words
 
 ENDINGS = frozenset({".sh", ".bash", ".zsh", ".slurm", ".sbatch"})
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -78,7 +77,7 @@ def call_of(text: str) -> Call | None:
     if _is_script(text):
         return Call(Path(text), {}, {})
     try:
-        words = shlex.split(text)
+        words = split_words(text)
     except ValueError:
         return None
     exported = dict[str, str]()

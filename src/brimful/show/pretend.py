@@ -121,13 +121,14 @@ def pretend_summary(
             *(peak if says_why else []),
             *([] if fails else peak),
             *(() if any(FUSED in way.text for way in ways) else _unfused(report)),
-            *_speed(report),
+            *(() if report.untimed else _speed(report)),
             *copies_facts(report),
             *_tensors(report),
             *(peak if fails and not says_why else []),
             *_kernels(report),
             *(Fact("assumes", line) for line in report.assumptions),
             *(() if changes or _unfused(report) or report.grows is not None else _first(report)),
+            *(_speed(report) if report.untimed else ()),
             *_holders(report),
             *(() if report.allocator else _allocator(report)),
         ),
@@ -174,7 +175,13 @@ def _cut(cut: Cut | None) -> tuple[Fact, ...]:
         return (Fact("ended", f"{words}; what follows was not run: {more}", short),)
     elif cut.is_settled:
         done = f"after {cut.num_steps} steps in {cut.seconds} s"
-        return (Fact("ended", f"{done}; what follows was not run: {more}", f"{done}; {more}"),)
+        return (
+            Fact(
+                "ended",
+                f"{done}; what follows was not run: {more}",
+                f"{done}, the rest not run; {more}",
+            ),
+        )
     elif cut.num_steps:
         words = f"after {cut.seconds} s in {cut.phase}, before two steps were whole: {more}"
     else:
