@@ -90,7 +90,6 @@ def pretend_summary(
         how = "simulated: selections whole, unknown kernels left out"
     meter = Meter(used, at.capacity_bytes, how)
     bound = f"{LOWER_BOUND} " if is_bound else ""
-    ops = [each.op for each in report.unknown_ops]
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = fails and not is_most and not is_kept
     is_part, by_growth = report.fits is None, not fails and report.fits is False
@@ -111,7 +110,7 @@ def pretend_summary(
             *_units(report, word),
             *changes,
             *_host(report, meter),
-            *(unknown_facts(ops, meter) if is_bound else ()),
+            *(unknown_facts([each.op for each in report.unknown_ops], meter) if is_bound else ()),
             *_tight(report),
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
