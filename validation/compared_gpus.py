@@ -14,7 +14,6 @@ from typing import Any
 from brimful.errors import InputError
 from brimful.hardware.compared import FILE
 from brimful.hardware.names import find_gpu, split_counts
-from brimful.text.escaping import json_text
 
 BLIND = Path(__file__).parent / "blind"
 SPEED = "tokens_per_s"
@@ -39,13 +38,13 @@ def compared() -> dict[str, dict[str, Any]]:
 
 def _gpu(row: dict[str, Any]) -> str:
     flags = row.get("flags") or []
-    if "--gpus" not in flags:
-        return ""
+    typed = flags[flags.index("--gpus") + 1] if "--gpus" in flags else ""
+    named = row.get("run", {}).get("gpu", typed)
     try:
-        return find_gpu(split_counts(flags[flags.index("--gpus") + 1]).gpu)
+        return find_gpu(split_counts(named).gpu) if named else ""
     except InputError:
         return ""
 
 
 if __name__ == "__main__":
-    SHIPPED.write_text(json_text(compared()), "utf-8")
+    SHIPPED.write_text(json.dumps(compared(), indent=1) + "\n", "utf-8")

@@ -6,10 +6,16 @@ from compared_gpus import SHIPPED, compared
 
 from brimful.cli.main import main
 from brimful.hardware.compared import compared_words
+from brimful.published.rows import published_runs
 
 
 def test_what_is_shipped_is_what_the_rows_say():
     assert json.loads(SHIPPED.read_text("utf-8")) == compared()
+
+
+def test_no_card_of_a_published_speed_is_said_to_be_compared_with_nothing():
+    published = {run.gpu for run in published_runs() if run.tokens_per_s}
+    assert published <= {*compared()}
 
 
 def test_a_speed_is_said_to_be_unsure_where_runs_do_not_bear_out_its_range():

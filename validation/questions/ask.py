@@ -98,7 +98,7 @@ def ask(question: Question) -> Asked:
         ) as running:  # fmt: skip
             assert running.stdout is not None
             for line in running.stdout:
-                lines.append(line.replace(f"{ROOT}/", ""))
+                lines.append(line.replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", ".venv/"))
                 if first_s is None and line.startswith(VERDICTS):
                     first_s = time.perf_counter() - begin
             ended = running.wait()

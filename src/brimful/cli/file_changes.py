@@ -108,9 +108,10 @@ def _faster(asked: _Asked, now: float | None) -> Iterator[FileChange]:
     ``now``: seconds of a step as the file has it; None: unknown.
     """
     if native := _native(asked.plan):
-        typed, price, _ = native
-        freed = _freed(asked, typed)
-        changed = None if freed is None else _changed(asked, freed, typed, price=price)
+        freed = _freed(asked, native.typed)
+        changed = None
+        if freed is not None:
+            changed = _changed(asked, freed, native.typed, price=native.price)
         if changed is not None:
             yield changed
             return
@@ -173,8 +174,18 @@ def _keeping_batch(asked: _Asked) -> Iterator[FileChange]:
             yield changed
 
 
-_Allowed = tuple[dict[str, Any], str, Any]
-"""Flags, why not the same is learnt with them, and the job with them."""
+class _Allowed(NamedTuple):
+    """What could be allowed.
+
+    Attributes:
+        typed: Flags.
+        price: Why not the same is learnt with them; empty: it is.
+        job: The job with them.
+    """
+
+    typed: dict[str, Any]
+    price: str
+    job: "Job"
 
 
 def _native(plan: "Plan") -> _Allowed | None:
@@ -187,7 +198,7 @@ def _native(plan: "Plan") -> _Allowed | None:
     if why_emulated(job.precision, place) is None or why_emulated(other, place) is not None:
         return None
     changed = msgspec.structs.replace(job, precision=other)
-    return {"precision": other}, f"{job.precision} is emulated on this card", changed
+    return _Allowed({"precision": other}, f"{job.precision} is emulated on this card", changed)
 
 
 def _allowed(plan: "Plan") -> Iterator[_Allowed]:
@@ -198,17 +209,17 @@ def _allowed(plan: "Plan") -> Iterator[_Allowed]:
     job = plan.job
     if native := _native(plan):
         yield native
-    yield {}, "", job
+    yield _Allowed({}, "", job)
     made = {offer.allow: offer for offer in offers(job)}
     for allow in plainest(made):
-        yield _typed(allow), made[allow].price, made[allow].job
+        yield _Allowed(_typed(allow), made[allow].price, made[allow].job)
     length = job.seq_len // 2
     while length >= MIN_SEQ_LEN:
         shorter = msgspec.structs.replace(job, seq_len=length)
-        yield {"seq_len": length}, "texts are cut shorter", shorter
+        yield _Allowed({"seq_len": length}, "texts are cut shorter", shorter)
         length //= 2
     if (both := pure_and_rounded(job)) is not None:
-        yield _typed(both.allow), both.price, both.job
+        yield _Allowed(_typed(both.allow), both.price, both.job)
 
 
 def _typed(allow: str) -> dict[str, Any]:

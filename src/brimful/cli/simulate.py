@@ -325,12 +325,8 @@ def _answer(
     fits = f"brimful train {args.model}{'' if is_plan else ' with the same flags'} runs it"
     # What is predicted, of other settings too, is of an even router.
     beside = _beside(plan, word) if is_even else ()
-    summary = simulate_summary(plan, simulation, word, (*costs, *beside))
-    if not is_even:
-        kept = tuple(each for each in summary.facts if each.label != "tensors")
-        summary = summary._replace(facts=kept)
     return Answer(
-        summary,
+        simulate_summary(plan, simulation, word, (*costs, *beside), is_alike=is_even),
         (
             *routing,
             *output_paths.written_facts(args),

@@ -211,9 +211,9 @@ class Run(contextlib.ContextDecorator):
             idle_gradients=trained.idle(),
             places=self._places,
         )
-        _, unused = self._unused(recording, told.peak_event)
+        item, unused = self._unused(recording, told.peak_event)
         told = with_passes(told, recording, unused, settings=settings, places=self._places)
-        without = self.mended(recording, told.peak_event)
+        without = mended(recording, item, unused.every, trained)
         full_in = None if told.grows is None else told.grows.num_more
         fits = fits_all(self.cut, full_in, fits=told.fits)
         time = self._step_time(recording)

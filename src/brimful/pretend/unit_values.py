@@ -4,6 +4,9 @@ import msgspec
 
 from brimful.values.plan import Word
 
+SET_SYNC, NO_SYNC, EACH_BATCH = "set_requires_gradient_sync", "no_sync", "sync_each_batch"
+"""By what gradients are left whole: FSDP2's call, FSDP1's, and what decides it in Accelerate."""
+
 
 class ByBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a program does whose blocks are units of their own.

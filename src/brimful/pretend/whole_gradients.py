@@ -24,10 +24,8 @@ from brimful.pretend.recording import Recording
 from brimful.pretend.remedies import freed_sooner
 from brimful.pretend.replacing import replaced
 from brimful.pretend.tape import Tape
-from brimful.pretend.unit_values import WholeGradients
+from brimful.pretend.unit_values import EACH_BATCH, NO_SYNC, SET_SYNC, WholeGradients
 
-SET_SYNC, NO_SYNC, EACH_BATCH = "set_requires_gradient_sync", "no_sync", "sync_each_batch"
-"""By what gradients are left whole: FSDP2's call, FSDP1's, and what decides it in Accelerate."""
 _OF_EACH_BATCH = "accelerate"
 
 

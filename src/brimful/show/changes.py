@@ -5,6 +5,7 @@ Nothing is run again: each number is what is there now and would not be, and at 
 
 from brimful.pretend.logits import NUM_CHUNKS
 from brimful.pretend.report_values import PretendReport, StateBytes
+from brimful.pretend.unit_values import EACH_BATCH, NO_SYNC, SET_SYNC
 from brimful.show.summary import Fact
 from brimful.units import format_bytes
 from brimful.values.results import (
@@ -30,9 +31,9 @@ LEAST_NAMED = 0.02
 """Of the peak: what changes less is not named."""
 
 _REDUCING = {
-    "set_requires_gradient_sync": "set_requires_gradient_sync(True)",
-    "no_sync": "no no_sync()",
-    "sync_each_batch": "Accelerate's sync_each_batch=True",
+    SET_SYNC: f"{SET_SYNC}(True)",
+    NO_SYNC: f"no {NO_SYNC}()",
+    EACH_BATCH: f"Accelerate's {EACH_BATCH}=True",
 }
 """How gradients are not left whole, by the call that leaves them so."""
 

@@ -16,12 +16,18 @@ from brimful.values.unknown_memory import unknown_words
 
 
 def simulate_summary(
-    plan: Plan, simulation: Simulation, word: Word, beside: tuple[Fact, ...] = ()
+    plan: Plan,
+    simulation: Simulation,
+    word: Word,
+    beside: tuple[Fact, ...] = (),
+    *,
+    is_alike: bool = True,
 ) -> Summary:
     """Say what a simulation says.
 
     ``plan``: what was simulated, with its prediction where there is one. ``beside``: what would
-    make it fit, and what it takes with other settings.
+    make it fit, and what it takes with other settings. ``is_alike``: whether what is predicted is
+    of the same routing.
     """
     reserved = simulation.reserved
     num, kernels = plan.cluster.num_devices, plan.cluster.device.kernels
@@ -45,12 +51,15 @@ def simulate_summary(
                 None if reserved is None else reserved.simulated_peak_reserved_bytes,
             ),
             *_against(plan, simulation, word),
-            *beside_facts(
-                simulation.simulated_peak_allocated_bytes,
-                plan.estimate.predicted_peak_allocated_bytes if plan.estimate else None,
-            ),
+            *(_tensors(plan, simulation) if is_alike else ()),
         ),
     )
+
+
+def _tensors(plan: Plan, simulation: Simulation) -> tuple[Fact, ...]:
+    made = plan.estimate
+    predicted = None if made is None else made.predicted_peak_allocated_bytes
+    return beside_facts(simulation.simulated_peak_allocated_bytes, predicted)
 
 
 def _phase_facts(phases: Sequence[PhasePeak]) -> tuple[Fact, ...]:
