@@ -29,7 +29,7 @@ def test_what_is_late_says_by_how_much_and_who_finds_what_is_not(brimful):
     assert float(over.split()[0]) == pytest.approx(hours - 1, rel=0.01)
     assert rest.startswith("brimful shop with the same job and --deadline finds what does")
     done, _, whole = re.search(
-        r"; ([\d,]+)( of its )([\d,]+) steps are done by then", rest
+        r"; ([\d,]+)( of its )([\d,]+) steps \([\d.]+[KMB]? tokens\) are done by then", rest
     ).groups()
     share = int(done.replace(",", "")) / int(whole.replace(",", ""))
     assert share == pytest.approx(1 / hours, rel=0.01)

@@ -21,7 +21,7 @@ def test_it_is_traced_once_and_the_answer_says_so(brimful, monkeypatch):
     first = brimful("estimate", *ASKED)
     assert first.code == 0
     assert "no formula covers model_type=phi: a profile of phi.json is traced here" in first.err
-    assert "traced by torch" in first.out
+    assert "traced by torch" in brimful("estimate", *ASKED, "-v").out
     monkeypatch.setattr("brimful.simulate.on_demand.with_variants", None)
     second = brimful("estimate", *ASKED)
     assert (second.code, second.out, second.err) == (0, first.out, "")

@@ -388,7 +388,7 @@ def test_what_explains_yields_to_what_is_asked_for():
         summary = Summary("FITS", "this", Meter(1, 2, "ok"), facts)
         left.append([str(line)[:10].strip() for line in summary_lines(summary, most)][2:])
     gone = [({*more} - {*fewer}).pop() for more, fewer in itertools.pairwise(left)]
-    assert gone == ["if tight", "why", "against", "speed", "settings", "at most", "limits"]
+    assert gone == ["if tight", "why", "against", "at most", "speed", "settings", "limits"]
 
 
 def test_the_longest_text_is_told_beside_a_deadline_that_is_missed(capsys):

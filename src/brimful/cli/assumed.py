@@ -22,16 +22,18 @@ if TYPE_CHECKING:
     from brimful.values.strategy import Strategy
 
 
+ASSUMED_LINES = 2
 EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"
 """Without it attention is not fused on a Strix Halo."""
 
 
 def assumed_facts(
-    args: argparse.Namespace, job: "Job", *, is_timed: bool = True
+    args: argparse.Namespace, job: "Job", *, is_timed: bool = True, is_whole: bool = False
 ) -> tuple[Fact, ...]:
     """Name what decides most and nobody typed; nothing beside a plan, which says it all.
 
-    ``is_timed``: whether a speed is said.
+    ``is_timed``: whether a speed is said. ``is_whole``: whether there is room for all, as ``-v``
+    makes it; else it takes two lines.
     """
     if resolved.is_plan(args.model):
         return ()
@@ -48,16 +50,34 @@ def assumed_facts(
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
-    words += [*_label_words(args), *_rocm_words(args), *_encoder_words(job)]
-    words += [*_router_words(job), *_dropout_words(args, job)]
-    words += [*_kernel_words(args, job), *(_speed_words(args) if is_timed else [])]
+    words += [*(_speed_words(args) if is_timed else []), *_kernel_words(args, job)]
+    words += [*_encoder_words(job), *_dropout_words(args, job), *_router_words(job)]
+    words += [*_label_words(args), *_rocm_words(args)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
     if job.task == "seq2seq":  # one length, of both
         words.append(f"{job.seq_len:,} tokens read and as many written of each pair")
-    assumed = (Fact("assumed", f"{', '.join(words)} (all: -v)"),) if words else ()
+    has_room = is_whole or getattr(args, "verbose", False)
+    told = words if has_room else _what_fits(words)
+    assumed = (Fact("assumed", f"{', '.join(told)} (all: -v)"),) if words else ()
     facts = (*_size_facts(job), *_whole_facts(job), *_kernel_facts(job), *expert_facts(job))
     return (*facts, *_dropout_facts(job), *_update_facts(args, job), *assumed)
+
+
+def _what_fits(words: list[str]) -> list[str]:
+    """Return what two lines have room for, first what stands first, and count the rest."""
+    from brimful.show.terminal import fact_lines
+
+    def with_rest(kept: list[str]) -> list[str]:
+        left = len(words) - len(kept)
+        return [*kept, *([f"{left} more"] if left else [])]
+
+    kept = list[str]()
+    for word in words:
+        told = f"{', '.join(with_rest([*kept, word]))} (all: -v)"
+        if len(fact_lines([Fact("assumed", told)])) <= ASSUMED_LINES:
+            kept.append(word)
+    return with_rest(kept)
 
 
 def _dropout_words(args: argparse.Namespace, job: "Job") -> list[str]:
@@ -387,9 +407,13 @@ def run_of(
     """
     from brimful.cost.money import cost_of
     from brimful.cost.network import waiting_share
-    from brimful.show.run import RunFacts, speed_facts, would_be_facts
+    from brimful.show.run import RunFacts, bound_facts, speed_facts, would_be_facts
 
     job, cluster, _ = asked
+    if step_s is None and (eager_s := _eager_step_s(asked)) is not None:
+        cost = cost_of(job, cluster, eager_s, prices_from(args))
+        bounds = bound_facts(job, cost, eager_s, is_length_given=is_length_given(args))
+        return RunFacts(bounds, bounds[:1])
     share = None
     if estimate is not None and cluster.num_nodes > 1 and step_s:
         share = waiting_share(*asked, step_s)
@@ -399,6 +423,20 @@ def run_of(
         job, cost, step_s, num_devices=cluster.num_devices, is_length_given=is_length_given(args)
     )
     return RunFacts((*speed, *money_facts(args, job, cluster, step_s)), would_be)
+
+
+def _eager_step_s(asked: resolved.Asked) -> float | None:
+    """Predict the step of what is compiled as if it were not; None: it is not, or has no formula."""
+    import msgspec
+
+    from brimful.cost.estimate import estimate
+    from brimful.cost.formula import missing_formula
+
+    job, cluster, strategy = asked
+    eager = msgspec.structs.replace(strategy, compile="none")
+    if eager == strategy or missing_formula(job, eager, cluster.device):
+        return None
+    return estimate(job, cluster, eager).predicted_step_s
 
 
 def money_facts(

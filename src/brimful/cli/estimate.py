@@ -146,7 +146,7 @@ def _answer(
     around = around_of(args, asked, predicted)
     summary = estimate_summary(*asked, predicted, around)
     below = (
-        *traced_facts(asked),
+        *(traced_facts(asked) if args.verbose or args.page else ()),
         *assumed_facts(args, asked.job),
         *fused_facts(asked.strategy),
         *_next(args, asked, summary.verdict, around.fixes),

@@ -8,6 +8,7 @@ from brimful.show.summary import Fact
 from brimful.units import (
     DOLLARS,
     Money,
+    format_count,
     format_days,
     format_money,
     parse_duration,
@@ -145,7 +146,8 @@ def _done_words(kept: Kept, cost: "Cost") -> str:
     if kept.in_time is not False or not kept.deadline_s or not cost.hours:
         return ""
     done = int(cost.num_steps * kept.deadline_s / (cost.hours * _HOUR_S))
-    return f"{done:,} of its {cost.num_steps:,} steps are done by then"
+    tokens = format_count(cost.num_tokens * done // cost.num_steps)
+    return f"{done:,} of its {cost.num_steps:,} steps ({tokens} tokens) are done by then"
 
 
 def _deadline_words(kept: Kept, cost: "Cost", band: float) -> str:

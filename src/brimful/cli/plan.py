@@ -161,7 +161,8 @@ def run(args: argparse.Namespace) -> int:
         show_json(plan_json(found, out) | said | ({"explain": why} if args.explain else {}))
     else:
         whose = for_program.program_facts(args, found.plan, is_proven=proof is not None)
-        facts = (*whose, *_traced_facts(found), *assumed_facts(args, found.plan.job))
+        facts = (*whose, *(_traced_facts(found) if args.verbose else ()))
+        facts = (*facts, *assumed_facts(args, found.plan.job))
         show_facts(*facts, *fused_facts(found.plan.strategy), *_next(args, found, word))
         show_source(args.source, source)
         _show_more(args, found, why)

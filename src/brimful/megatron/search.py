@@ -1,7 +1,7 @@
 """Layouts of Megatron-LM on a cluster: the fastest, by formula, that fits.
 
-Every degree that cuts evenly, micro-batches, virtual stages and what is recomputed; the fastest
-first, of which memory is looked at until one fits. Once one of some degrees does not, it is asked
+Every degree that cuts evenly (of stages the others too), micro-batches, virtual stages and what is
+recomputed; the fastest first, of which memory is looked at until one fits. Once one of some degrees does not, it is asked
 whether one row at a time with all recomputed does: where not, nothing else of those degrees is
 looked at. Nor is what runs more rows at once and recomputes no more than one that does not fit.
 """
@@ -28,8 +28,8 @@ _MOST_ROWS = 8
 """Of a micro-batch."""
 _LEAST_TOKENS = 8192
 """Of a sequence on a process, for sequences to be parted: products of fewer are slow."""
-_USUAL_STAGES = (2, 4, 8)
-"""Numbers of stages of which one divides the layers of most models; of DeepSeek-V3's 61 none."""
+_ENDS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+"""The embedding and the loss count as a layer each, as for the 126 of Llama 3.1 405B."""
 
 
 class Degrees(NamedTuple):
@@ -182,7 +182,7 @@ def _degrees(asked: Asked) -> Iterator[Degrees]:
     for tp in tps:
         rest = cluster.num_devices // tp
         for pp in allowed("pp", rest, rest):
-            if pp > at.num_layers or (at.num_layers % pp and not _may_be_uneven(asked)):
+            if pp > at.num_layers:
                 continue
             stage = cluster.num_devices // pp  # experts are whole on a process, whatever tp is
             eps = allowed("ep", stage, at.experts.num, stage) if at.experts.num else [1]
@@ -190,9 +190,13 @@ def _degrees(asked: Asked) -> Iterator[Degrees]:
                 yield Degrees(tp, pp, cp, ep)
 
 
-def _may_be_uneven(asked: Asked) -> bool:
-    """Whether stages may have unlike numbers of layers: where asked for, or where none divides."""
-    return "pp" in asked.pins or all(asked.plain.num_layers % pp for pp in _USUAL_STAGES)
+def _split(num_layers: int, pp: int) -> tuple[int, tuple[str, ...]]:
+    """Return how many layers a stage has, and the flags that say so; 0: unlike numbers of them."""
+    if not num_layers % pp:
+        return num_layers // pp, ()
+    if not (num_layers + len(_ENDS)) % pp:
+        return (num_layers + len(_ENDS)) // pp, _ENDS
+    return 0, (LAYOUT, written(num_layers, pp))
 
 
 def _sequences(asked: Asked, tp: int, rest: int) -> list[int]:
@@ -222,10 +226,9 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
         return
     rows = asked.global_batch // replicas
     micros = asked.pins.get("micro_batch") or [n for n in _divisors(rows) if n <= _MOST_ROWS]
-    rest = asked.plain.num_layers % pp
-    each = asked.plain.num_layers // pp
+    each, split = _split(asked.plain.num_layers, pp)
     kinds = dict.fromkeys((0, min(1, pp - 1), pp - 1))
-    for again, chunk in itertools.product(range(len(_RECOMPUTED)), _chunks(asked, pp)):
+    for again, chunk in itertools.product(range(len(_RECOMPUTED)), _chunks(each, pp)):
         flags = (
             *_say("--tensor-model-parallel-size", tp, "--sequence-parallel"),
             *_say("--pipeline-model-parallel-size", pp),
@@ -233,7 +236,7 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
             *_say("--expert-model-parallel-size", ep),
             *_say("--expert-tensor-parallel-size", 1 if ep > 1 else 0),
             *_say("--num-layers-per-virtual-pipeline-stage", each // chunk if chunk > 1 else 0),
-            *((LAYOUT, written(asked.plain.num_layers, pp)) if rest else ()),
+            *split,
             *_RECOMPUTED[again],
         )
         alone = asked.told((*flags, "--micro-batch-size", "1"))
@@ -246,10 +249,9 @@ def _candidates(asked: Asked, degrees: Degrees) -> Iterator[Candidate]:
             yield Candidate(said, degrees, chunk, micro, again, stages)
 
 
-def _chunks(asked: Asked, pp: int) -> list[int]:
+def _chunks(each: int, pp: int) -> list[int]:
     """Return numbers of virtual stages of which each has as many layers."""
-    each, rest = divmod(asked.plain.num_layers, pp)
-    return _divisors(each) if pp > 1 and not rest else [1]
+    return _divisors(each) if pp > 1 and each else [1]
 
 
 def _step_s(asked: Asked, one: Candidate) -> float:

@@ -23,7 +23,7 @@ def paged_facts(job: Job, cluster: Cluster, strategy: Strategy, meter: Meter) ->
     away = int(away_bytes(paged, held=meter.used_bytes, limit_bytes=limit_bytes))
     size = format_bytes(paged)
     if not away:
-        words = f"{size} of optimizer state in managed memory, all of it beside the peak"
+        words = f"{size} of optimizer state in managed memory, all beside the peak"
         return (Fact("paged", words),)
     rate, seconds = link_bytes_per_s(cluster.device), paging_seconds(away, cluster.device)
     moved = f"; moving it takes up to {format_seconds(float(seconds))} a step" if rate else ""

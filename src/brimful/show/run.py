@@ -84,6 +84,19 @@ def speed_facts(
     return (Fact("speed", f"{words}{waits}", short),)
 
 
+def bound_facts(
+    job: Job, cost: Cost, eager_s: float, *, is_length_given: bool
+) -> tuple[Fact, ...]:
+    """Say of what is compiled, whose step has no time here, what it takes without.
+
+    ``cost``: of the run without. ``eager_s``: seconds of an optimizer step without.
+    """
+    words = f"{rate_words(job, eager_s)} or more: {format_seconds(eager_s)} a step uncompiled"
+    speed = Fact("speed", f"{words}, by formula; compiled it has no time here", words)
+    run = run_facts(job, cost, is_length_given=is_length_given)
+    return (speed, *(Fact(each.label, f"{each.text}, at most") for each in run))
+
+
 def _share_words(share: float) -> str:
     """Say a share; one that rounds to nothing is there."""
     return "under 1%" if share < LEAST_SHARE else f"{share:.0%}"

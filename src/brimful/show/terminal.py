@@ -34,10 +34,12 @@ YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
 ADVISING = frozenset({"limits"})
 """What is said shortly only before what is asked for is left out: its advice is lost so."""
-LASTING = frozenset(
-    {"run", "limits", "at most", "take", "yours", "to rent", "risk", "safer", "within", "grows"}
-)
-"""What is left out last: how long a run takes, and a text may be, is what most people ask."""
+LASTING = (
+    "at most", "speed", "settings", "layout", "limits", "grows", "within", "safer", "risk",
+    "to rent", "yours", "take", "run",
+)  # fmt: skip
+"""What is left out last, in this order: what was chosen, how fast that is, how long a run takes,
+and a text may be, is what most people ask."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -101,12 +103,10 @@ def _fitting(facts: list[Fact], most: int) -> list[Fact]:
 
 def _first_to_yield(facts: list[Fact]) -> int:
     """Return the place of what is left out first: by what it is about, then the last."""
-    labels = [each.label for each in facts]
-    first = next((label for label in YIELDING if label in labels), None)
-    if first is not None:
-        return labels.index(first)
-    others = [place for place, label in enumerate(labels) if label not in LASTING]
-    return others[-1] if others else len(facts) - 1
+    places = {each.label: place for place, each in enumerate(facts)}
+    others = [label for label in reversed(places) if label not in {*YIELDING, *LASTING}]
+    order = (*YIELDING, *others, *LASTING)
+    return next(places[label] for label in order if label in places)
 
 
 def _to_shorten(facts: list[Fact], gone: int) -> int | None:

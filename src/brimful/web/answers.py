@@ -122,7 +122,7 @@ def answered(args: argparse.Namespace, typed: str, stage: Stage, words: Words) -
     return {
         "verdict": summary.verdict,
         "memory": _memory(summary),
-        "html": header(summary, assumed_facts(args, asked.job), typed, words),
+        "html": header(summary, assumed_facts(args, asked.job, is_whole=True), typed, words),
         "detail": markup.join(_drawn(args, asked, predicted, words)),
         "notes": _notes(),
         "settings": settings_of(asked),
