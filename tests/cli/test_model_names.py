@@ -55,7 +55,7 @@ def test_a_language_model_that_begins_as_one_is_not_refused_as_one(brimful):
 
 def test_what_is_counted_of_blocks_that_attend_to_images_is_said(brimful):
     asked = ("meta-llama/Llama-3.2-11B-Vision", "--gpus", "h100-80gb", "--method", "qlora", *GPU)
-    told = " ".join(brimful("estimate", *asked).out.split())
+    told = " ".join(brimful("estimate", *asked, "-v").out.split())
     assert "without its vision encoder (895M parameters, 1.67 GiB in bf16" in told
     assert "its 8 of 40 blocks that attend to images counted as blocks that attend to the" in told
 

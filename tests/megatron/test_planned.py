@@ -137,6 +137,15 @@ def test_a_model_whose_layers_no_stages_divide_is_planned(capsys):
     assert len(said.splitlines()) <= 12
 
 
+def test_the_ends_count_as_layers_where_stages_divide_so(capsys):
+    """Llama 3.1 405B has 126 layers, for 16 stages of 8 with its embedding and loss."""
+    asked = ["--gpus", "512x8xh100", "--seq-len", "8192", "--global-batch", "2048", "--pp", "16"]
+    assert main(["plan", "llama-3.1-405b", "--for", "megatron", *asked, "--json"]) == 0
+    words = json.loads(capsys.readouterr().out)["layout"]
+    assert "--account-for-embedding-in-pipeline-split" in words
+    assert "--account-for-loss-in-pipeline-split" in words
+
+
 @pytest.mark.parametrize("capacity_gib", [3, 7, 11])
 def test_memory_looked_at_lazily_finds_what_looking_at_all_of_it_does(capacity_gib):
     fixed = ("--num-layers", "4", "--hidden-size", "2048", "--num-attention-heads", "32",

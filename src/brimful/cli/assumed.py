@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from brimful.values.strategy import Strategy
 
 
-ASSUMED_LINES = 2
+ASSUMED_LINES = 3
 EXPERIMENTAL = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL=1"
 """Without it attention is not fused on a Strix Halo."""
 
@@ -33,7 +33,7 @@ def assumed_facts(
     """Name what decides most and nobody typed; nothing beside a plan, which says it all.
 
     ``is_timed``: whether a speed is said. ``is_whole``: whether there is room for all, as ``-v``
-    makes it; else it takes two lines.
+    makes it; else it takes three lines.
     """
     if resolved.is_plan(args.model):
         return ()
@@ -50,8 +50,9 @@ def assumed_facts(
         "network": _network_words(args),
     }
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
-    words += [*(_speed_words(args) if is_timed else []), *_kernel_words(args, job)]
-    words += [*_encoder_words(job), *_dropout_words(args, job), *_router_words(job)]
+    words += [*_encoder_words(job), *_kernel_words(args, job)]
+    words += [*(_speed_words(args) if is_timed else []), *_dropout_words(args, job)]
+    words += _router_words(job)
     words += [*_label_words(args), *_rocm_words(args)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
@@ -65,7 +66,7 @@ def assumed_facts(
 
 
 def _what_fits(words: list[str]) -> list[str]:
-    """Return what two lines have room for, first what stands first, and count the rest."""
+    """Return what three lines have room for, first what stands first, and count the rest."""
     from brimful.show.terminal import fact_lines
 
     def with_rest(kept: list[str]) -> list[str]:
@@ -281,7 +282,7 @@ def _encoder_words(job: "Job") -> list[str]:
     words = f"{most}{format_count(num)} parameters, {format_bytes(2 * num)} in bf16"
     reads, counted = beside_words(job.model)
     encoder = "vision encoder" if reads == "images" else f"encoder of {reads}"
-    return [f"without its {encoder} ({words}, and its {reads})", *([counted] if counted else [])]
+    return [*([counted] if counted else []), f"without its {encoder} ({words}, and its {reads})"]
 
 
 def _card(args: argparse.Namespace) -> "tuple[str, Datasheet | None]":
@@ -426,7 +427,7 @@ def run_of(
 
 
 def _eager_step_s(asked: resolved.Asked) -> float | None:
-    """Predict the step of what is compiled as if it were not; None: it is not, or has no formula."""
+    """Predict the step of what is compiled as if it were not; None: it is not, or no formula."""
     import msgspec
 
     from brimful.cost.estimate import estimate

@@ -1,9 +1,10 @@
 """Layouts of Megatron-LM on a cluster: the fastest, by formula, that fits.
 
 Every degree that cuts evenly (of stages the others too), micro-batches, virtual stages and what is
-recomputed; the fastest first, of which memory is looked at until one fits. Once one of some degrees does not, it is asked
-whether one row at a time with all recomputed does: where not, nothing else of those degrees is
-looked at. Nor is what runs more rows at once and recomputes no more than one that does not fit.
+recomputed; the fastest first, of which memory is looked at until one fits. Once one of some degrees
+does not, it is asked whether one row at a time with all recomputed does: where not, nothing else of
+those degrees is looked at. Nor is what runs more rows at once and recomputes no more than one that
+does not fit.
 """
 
 import itertools

@@ -84,9 +84,7 @@ def speed_facts(
     return (Fact("speed", f"{words}{waits}", short),)
 
 
-def bound_facts(
-    job: Job, cost: Cost, eager_s: float, *, is_length_given: bool
-) -> tuple[Fact, ...]:
+def bound_facts(job: Job, cost: Cost, eager_s: float, *, is_length_given: bool) -> tuple[Fact, ...]:
     """Say of what is compiled, whose step has no time here, what it takes without.
 
     ``cost``: of the run without. ``eager_s``: seconds of an optimizer step without.

@@ -32,14 +32,17 @@ OF_SPEED = frozenset(
 is for that card too."""
 YIELDING = ("if tight", "faster", "why", "against", "routing", "would be")
 """What is left out first, in this order: it explains an answer, and few ask for it."""
-ADVISING = frozenset({"limits"})
-"""What is said shortly only before what is asked for is left out: its advice is lost so."""
+ADVISING = frozenset({"limits", "stands in"})
+"""What is said shortly only before what is asked for is left out: its advice is lost so, or what
+else was planned otherwise."""
+CHOSEN = ("speed", "settings", "layout")
+"""What was chosen where something fits, and how fast it is."""
 LASTING = (
-    "at most", "speed", "settings", "layout", "limits", "grows", "within", "safer", "risk",
+    "at most", *CHOSEN, "limits", "grows", "within", "safer", "risk", "machines", "stands in",
     "to rent", "yours", "take", "run",
 )  # fmt: skip
 """What is left out last, in this order: what was chosen, how fast that is, how long a run takes,
-and a text may be, is what most people ask."""
+and a text may be, is what most people ask; but what was chosen only of what fits."""
 _RATES = re.compile(r",? [\d.,]+[KM]? tokens/s(?: in all)?|, [\d.]+% slower")
 _hidden: set[str] = set()
 
@@ -74,18 +77,20 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
-    return [*head, *fact_lines(_fitting(facts, most - len(head)))]
+    fits = summary.verdict in {"FITS", "TIGHT"}
+    lasting = tuple(label for label in LASTING if fits or label not in CHOSEN)
+    return [*head, *fact_lines(_fitting(facts, most - len(head), lasting))]
 
 
-def _fitting(facts: list[Fact], most: int) -> list[Fact]:
+def _fitting(facts: list[Fact], most: int, lasting: tuple[str, ...]) -> list[Fact]:
     """Return what is said in so many lines, of one that is left out what there is room for again.
 
     What took many lines may leave more than others did that went before it.
     """
     left, places, gone = list(facts), list(range(len(facts))), list[tuple[int, Fact]]()
     while left and len(fact_lines(left)) > most:
-        first = _first_to_yield(left)
-        if (place := _to_shorten(left, first)) is None:
+        first = _first_to_yield(left, lasting)
+        if (place := _to_shorten(left, first, lasting)) is None:
             gone.append((places.pop(first), left.pop(first)))
         else:
             left[place] = Fact(left[place].label, left[place].short, left[place].least)
@@ -101,15 +106,18 @@ def _fitting(facts: list[Fact], most: int) -> list[Fact]:
     return [told[place] for place in sorted(told)]
 
 
-def _first_to_yield(facts: list[Fact]) -> int:
+def _first_to_yield(facts: list[Fact], lasting: tuple[str, ...]) -> int:
     """Return the place of what is left out first: by what it is about, then the last."""
-    places = {each.label: place for place, each in enumerate(facts)}
-    others = [label for label in reversed(places) if label not in {*YIELDING, *LASTING}]
-    order = (*YIELDING, *others, *LASTING)
-    return next(places[label] for label in order if label in places)
+    order = {label: place for place, label in enumerate((*YIELDING, None, *lasting))}
+    ranks = list[int]()
+    for fact in facts:  # one without a label goes on with what stands above it
+        ranks.append(order.get(fact.label, order[None]) if fact.label or not ranks else ranks[-1])
+    first = min(ranks)
+    last = len(facts) - 1 - ranks[::-1].index(first)
+    return ranks.index(first) if first < order[None] else last
 
 
-def _to_shorten(facts: list[Fact], gone: int) -> int | None:
+def _to_shorten(facts: list[Fact], gone: int, lasting: tuple[str, ...]) -> int | None:
     """Return the place of what is said shortly before one is left out; None: nothing is."""
     long = [place for place, each in enumerate(facts) if _is_long(each)]
     yields = facts[gone].label in YIELDING
@@ -117,7 +125,7 @@ def _to_shorten(facts: list[Fact], gone: int) -> int | None:
     plain = [place for place in long if facts[place].label not in kept]
     if plain or yields:
         return plain[-1] if plain else None
-    return next((n for n in long if n > gone or facts[gone].label in LASTING), None)
+    return next((n for n in long if n > gone or facts[gone].label in lasting), None)
 
 
 def _is_long(fact: Fact) -> bool:
