@@ -11,6 +11,7 @@ from group_rows import RankRow
 from parity_part import ADAPTER
 from progress import shown
 from sampler import cluster_of
+from small_products import SMALL, describe, drawn
 
 from brimful.models.config import read_config
 from brimful.simulate.run import simulate
@@ -134,7 +135,7 @@ _WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("qwen3_moe", {"ep": 2, "tp": 2, "pp": 2}, {}),
     ("qwen3_moe", {"ep": 2, "dp_shard": 2, "zero": 2, "offload": "optimizer"}, {}),
 )
-NUM_QUICK_CASES = 2
+NUM_QUICK_CASES, NUM_DRAWN = 2, 10
 NUM_READINGS = 3
 
 
@@ -158,9 +159,8 @@ def case_of(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Case:
 
 
 def run(*, seed: int, quick: bool) -> tuple[list[RankRow], Summary]:
-    """Meter every process of every case, then simulate each rank; nothing is drawn."""
-    del seed
-    every = cases()
+    """Meter every process of every case, and of products drawn, then simulate each rank."""
+    every = [*(own := cases()), *drawn(seed, NUM_DRAWN, SMALL, beside=own)]
     rows = compare(every[:NUM_QUICK_CASES] if quick else every)
     return rows, _summarize(rows)
 
@@ -233,7 +233,7 @@ def _summarize(rows: list[RankRow]) -> Summary:
         ),
         findings=(_findings(rows),),
         missed=tuple(
-            f"{what}, rank {row.rank}: {describe_case(row.case)}"
+            f"{what}, rank {row.rank}: {describe_case(row.case)} ({describe(row.case)})"
             for row in rows
             for what in (*_other_peak(row), *other_messages(row))
         ),
