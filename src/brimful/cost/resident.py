@@ -16,6 +16,7 @@ import numpy as np
 
 from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family
+from brimful.cost.load_transients import sent_bytes, sent_copies
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
@@ -78,6 +79,9 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
     if np.any(held.buckets):
+        copies = sent_copies(list(sent_bytes(job, family)))
+        passing = ((place, min(place + 1, len(copies) - 1)) for place in range(len(copies)))
+        yield Made(tuple(copies), tuple(passing))
         yield Made((round(float(np.max(held.buckets))),))
 
 
