@@ -230,12 +230,15 @@ class ParityRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         num_steps: Steps that were compared.
         loss_error: Largest difference of a step's losses, relative to the plain one.
         norm_error: Largest difference of a step's gradient norms, relative to the plain one.
+        change_error: Distance of the weights from the plain run's behind the last step, relative to
+            how far those came; None where it was not looked at.
     """
 
     case: Case
     num_steps: int
     loss_error: float
     norm_error: float
+    change_error: float | None = None
 
 
 class ExampleRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

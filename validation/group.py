@@ -54,7 +54,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         load_from: Folder of a checkpoint to begin with; None: the first weights.
         save_to: Folder of checkpoints; None: nothing is saved.
         save_after: Steps after which it is saved.
-        beside_plain: Whether the plain loop trains beside it, on the same samples.
+        beside_plain: Whether the plain loop trains beside it, on the same samples; what it lacks
+            (16 bits, quantised weights, dropout, pairs) trains on one device by the same code.
         num_readings: How often the first two steps are metered, before anything else. The smallest
             reading counts: DDP's reducer may let go of a bucket on a thread that the profiler does
             not watch, so that a reading can be too high and never too low.
@@ -89,6 +90,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         norms: Gradient norms before the clip.
         plain_losses: Of the plain loop; empty where it was not run.
         plain_norms: Likewise.
+        change_error: How far weights ended from its own, relative to how far those came; of the
+            first process, where it was run.
         saved: The checkpoint's folder; None where nothing was saved.
         peak_bytes: Metered peak of live bytes, loading included; None where it was not metered.
         peak_items: What was alive at the peak, by class.
@@ -108,6 +111,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     norms: tuple[float, ...]
     plain_losses: tuple[float, ...] = ()
     plain_norms: tuple[float, ...] = ()
+    change_error: float | None = None
     saved: str | None = None
     peak_bytes: int | None = None
     peak_items: dict[str, int] = {}

@@ -6,7 +6,9 @@
 import gc
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,8 +18,9 @@ quiet_libraries()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from evidence import describe_case  # noqa: E402
 from group import Told, Turn  # noqa: E402
-from plain_loop import Step, plain_steps  # noqa: E402
+from plain_loop import RULES, Step, plain_run  # noqa: E402
 from planted_routes import plant  # noqa: E402
 from ragged import batches_of, samples_of  # noqa: E402
 from slow_stages import message_seconds, slowed_step  # noqa: E402
@@ -25,17 +28,22 @@ from slow_stages import message_seconds, slowed_step  # noqa: E402
 from brimful.build.assemble import build_program  # noqa: E402
 from brimful.build.batch import Batch, count_targets  # noqa: E402
 from brimful.build.experts import expert_modules  # noqa: E402
+from brimful.build.own import whole  # noqa: E402
 from brimful.build.parallel.experts import RECEIVED  # noqa: E402
+from brimful.build.parallel.flat import unwrapped  # noqa: E402
 from brimful.build.parallel.place import own_part  # noqa: E402
 from brimful.build.program import Program  # noqa: E402
 from brimful.build.step import train_step  # noqa: E402
 from brimful.measure.collectives import watched_collectives  # noqa: E402
 from brimful.measure.meter import CpuMeter  # noqa: E402
 from brimful.measure.reading import Reading  # noqa: E402
+from brimful.techniques.dropout import drops  # noqa: E402
 from brimful.train.checkpoint import Progress, load_checkpoint, save_checkpoint  # noqa: E402
 from brimful.train.data.batches import START  # noqa: E402
 from brimful.train.expert_watch import ExpertWatch  # noqa: E402
+from brimful.train.stages import of_all_stages  # noqa: E402
 from brimful.train.world import of_all  # noqa: E402
+from brimful.values.job import PREFERENCE, Job  # noqa: E402
 from brimful.values.plan import PLAN_SCHEMA, Plan  # noqa: E402
 from brimful.values.results import Collective  # noqa: E402
 from brimful.values.strategy import Strategy  # noqa: E402
@@ -57,7 +65,7 @@ def take(turn: Turn) -> Told:
         happened, step_s = slowed_step(turn, _batches(turn.case, 0))
         return Told(losses=(), norms=(), happened=happened, step_s=step_s, message_s=message_s)
     program = build_program(turn.case.job, turn.case.strategy, _CPU)
-    plain = _plain(turn) if turn.beside_plain and dist.get_rank() == 0 else []
+    right = _right(turn) if turn.beside_plain and dist.get_rank() == 0 else _NOTHING
     if turn.load_from is not None:
         load_checkpoint(Path(turn.load_from), program)
     pairs, saved = [], None
@@ -67,11 +75,13 @@ def take(turn: Turn) -> Told:
             saved = _save(program, Path(turn.save_to), number)
     if turn.model_to is not None:
         _hand_over(program, Path(turn.model_to))
+    weights = _trained(program) if turn.beside_plain else {}
     return Told(
         losses=tuple(loss for loss, _ in pairs),
         norms=tuple(norm for _, norm in pairs),
-        plain_losses=tuple(loss for loss, _ in plain),
-        plain_norms=tuple(norm for _, norm in plain),
+        plain_losses=tuple(loss for loss, _ in right.steps),
+        plain_norms=tuple(norm for _, norm in right.steps),
+        change_error=_change_error(right, weights) if right.after else None,
         saved=saved,
         peak_bytes=None if reading is None else _peak(reading),
         peak_items={} if reading is None else {x.name: x.num_bytes for x in reading.items},
@@ -143,36 +153,89 @@ def _own(program: Program, step: int) -> list[Batch]:
 def _step(program: Program, step: int) -> Step:
     case = Case(job=program.job, strategy=program.strategy, kernels="cpu")
     num_targets = count_targets(_batches(case, step))
-    own, rate = _own(program, step), program.job.learning_rate
-    result = train_step(program, own, num_targets=num_targets, learning_rate=rate)
+    return _taken(program, _own(program, step), num_targets=num_targets, step=step)
+
+
+def _taken(program: Program, own: Sequence[Batch], *, num_targets: int, step: int) -> Step:
+    result = train_step(
+        program,
+        own,
+        num_targets=num_targets,
+        learning_rate=program.job.learning_rate,
+        step=step + 1,
+    )
     return float(result.loss), float(result.grad_norm)
 
 
-_KNOWN: dict[bytes, list[Step]] = {}
+class _Right(NamedTuple):
+    """What a run on one device says, and what trains in it before and after, in fp32."""
+
+    steps: list[Step]
+    before: dict[str, torch.Tensor]
+    after: dict[str, torch.Tensor]
 
 
-def _plain(turn: Turn) -> list[Step]:
-    """Run the plain loop once for a job, from the first weights of one device."""
-    key = msgspec.json.encode((turn.case.job, turn.num_steps))
-    if key not in _KNOWN:
-        alone = Strategy(
-            micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="eager"
+_NOTHING = _Right([], {}, {})
+_KNOWN: dict[bytes, _Right] = {}
+
+
+def _right(turn: Turn) -> _Right:
+    """Run a job once on one device, by the plain loop where that has it."""
+    job, strategy = turn.case.job, turn.case.strategy
+    alone = Strategy(
+        micro_batch=1, activation_checkpointing="none", loss_chunks=1, attention="eager"
+    )
+    if not in_plain_loop(job):  # what runs together is what is rounded, and dropped, together
+        alone = msgspec.structs.replace(
+            alone,
+            micro_batch=strategy.micro_batch,
+            attention=strategy.attention,
+            reference=strategy.reference,
         )
-        program = build_program(turn.case.job, alone, _CPU)
-        if turn.case.job.method == "qlora":
-            _KNOWN[key] = [_step_alone(program, step) for step in range(turn.num_steps)]
-            return _KNOWN[key]
-        copied = {name: value.clone() for name, value in program.model.state_dict().items()}
-        _KNOWN[key] = plain_steps(turn.case.job, copied, num_steps=turn.num_steps)
+    key = msgspec.json.encode((job, turn.num_steps, alone))
+    if key not in _KNOWN:
+        program = build_program(job, alone, _CPU)
+        before = _trained(program)
+        if in_plain_loop(job):
+            copied = {name: value.clone() for name, value in program.model.state_dict().items()}
+            steps, model = plain_run(job, copied, num_steps=turn.num_steps)
+            after = _floats(model.named_parameters())
+        else:
+            steps = [_step_alone(program, step) for step in range(turn.num_steps)]
+            after = _trained(program)
+        _KNOWN[key] = _Right(steps, before, after)
     return _KNOWN[key]
 
 
+def in_plain_loop(job: Job) -> bool:
+    """Whether the plain loop has all of a job: fp32, one text, a rule that it knows, no dropout."""
+    is_whole = job.adapter is None or job.adapter.base == "same"
+    is_plain = job.method in {"full", "lora", "dora"} and job.precision == "fp32" and is_whole
+    return is_plain and job.optimizer in RULES and job.task != PREFERENCE and not drops(job)
+
+
+def _trained(program: Program) -> dict[str, torch.Tensor]:
+    """Gather what trains on the first process's host; of many processes all call this."""
+    with unwrapped(program.model):
+        named = {name: whole(p) for name, p in program.model.named_parameters() if p.requires_grad}
+    return _floats(of_all_stages(program, named).items())
+
+
+def _floats(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().to(torch.float32, copy=True) for name, tensor in named}
+
+
+def _change_error(right: _Right, weights: dict[str, torch.Tensor]) -> float:
+    """Return how far weights are from the right ones, relative to how far these have come."""
+    apart = sum(float((weights[n] - right.after[n]).square().sum()) for n in right.before)
+    come = sum(float((right.after[n] - was).square().sum()) for n, was in right.before.items())
+    return (apart / come) ** 0.5 if come else apart**0.5
+
+
 def _step_alone(program: Program, step: int) -> Step:
-    """Take a step of the whole batch in this process: the plain loop has no weights of few bits."""
+    """Take a step of the whole batch in this process."""
     batches = _batches(Case(job=program.job, strategy=program.strategy, kernels="cpu"), step)
-    rate, num_targets = program.job.learning_rate, count_targets(batches)
-    result = train_step(program, batches, num_targets=num_targets, learning_rate=rate)
-    return float(result.loss), float(result.grad_norm)
+    return _taken(program, batches, num_targets=count_targets(batches), step=step)
 
 
 def _metered(case: Case) -> tuple[Reading, tuple[tuple[int, ...], ...]]:
@@ -233,7 +296,11 @@ def main() -> None:
     rank, turns, folder = dist.get_rank(), Path(sys.argv[1]), Path(sys.argv[2])
     told = []
     for turn in msgspec.json.decode(turns.read_bytes(), type=list[Turn]):
-        told.append(take(turn))
+        try:
+            told.append(take(turn))
+        except Exception:
+            print(f"rank {rank}, turn {len(told)}: {describe_case(turn.case)}", file=sys.stderr)
+            raise
         gc.collect()
     (folder / f"{rank}.json").write_bytes(msgspec.json.encode(told))
     dist.barrier()

@@ -13,17 +13,24 @@ from cases import Case
 from evidence import ParityRow, Summary, describe_case
 from group import Told, Turn, answers
 from parity_part import ADAPTER, CONFIGS
-from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
+from parity_summary import LOSS_BAR, NORM_BAR, Bars, farthest, parity_summary
+from small_products import TINY, describe, drawn
 
 from brimful.errors import BrimfulError
 from brimful.models.config import read_config
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.runnable import check_strategy
-from brimful.values.job import Base, Job, check_job, plain_job
+from brimful.values.job import IN_FP32, QAT, Base, Job, check_job, plain_job
 from brimful.values.strategy import Strategy, data_parallel, world_size
 
+NAMED = "tiny-"
+"""What names of models of cases that are not drawn begin with."""
 NUM_STEPS = 5
 SEQ_LEN = 24
-NUM_QUICK_CASES = 4
+NUM_QUICK_CASES, NUM_DRAWN = 4, 10
+ROUNDED = Bars(loss=1e-3, norm=3e-2)
+"""Of what is rounded to 16 bits or fewer on the way, by at most 2**-9 of a number of bf16: sums in
+another order are rounded otherwise, and so are all that is computed of them."""
 _PLAIN: dict[str, Any] = {
     "micro_batch": 1, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
 }  # fmt: skip
@@ -255,13 +262,12 @@ def tiny_job(kind: str, global_batch: int, changes: dict[str, Any]) -> Job:
         "task": "causal-lm", "packing": "none", "seq_len": SEQ_LEN, "global_batch": global_batch,
         "num_steps": NUM_STEPS, "seed": 5, "learning_rate": 1e-3, "precision": "fp32",
     }  # fmt: skip
-    return check_job(plain_job(read_config(f"tiny-{kind}", config), **{**fields, **changes}))
+    return check_job(plain_job(read_config(f"{NAMED}{kind}", config), **{**fields, **changes}))
 
 
 def run(*, seed: int, quick: bool) -> tuple[list[ParityRow], Summary]:
-    """Train every case beside the plain loop; nothing is drawn."""
-    del seed
-    every = cases()
+    """Train every case, and products drawn, beside the plain loop."""
+    every = [*(own := cases()), *drawn(seed, NUM_DRAWN, TINY, beside=own)]
     chosen = every[:: len(every) // NUM_QUICK_CASES] if quick else every
     rows = compare(chosen)
     return rows, summarize(rows)
@@ -288,7 +294,23 @@ def _row(case: Case, told: Told) -> ParityRow:
         num_steps=NUM_STEPS,
         loss_error=farthest(told.losses, told.plain_losses),
         norm_error=farthest(told.norms, told.plain_norms),
+        change_error=told.change_error,
     )
+
+
+def is_rounded(case: Case) -> bool:
+    """Whether anything is rounded on the way that sums in another order would round otherwise."""
+    job, rule = case.job, OPTIMIZERS[case.job.optimizer]
+    in_blocks = rule.rounds and world_size(case.strategy) > case.strategy.dp_replicate
+    base = "same" if job.adapter is None else job.adapter.base
+    kinds = (job.precision not in IN_FP32, job.method == QAT, base == "llm-int8")
+    return any(kinds) or in_blocks or job.optimizer == "muon"
+
+
+def bars_of(row: ParityRow) -> Bars:
+    """Return what is asked of a row: cases of ``UPDATED`` have whole blocks, which round alike."""
+    is_drawn = not row.case.job.model.name.startswith(NAMED)
+    return ROUNDED if is_drawn and is_rounded(row.case) else Bars()
 
 
 def summarize(rows: list[ParityRow]) -> Summary:
@@ -297,5 +319,8 @@ def summarize(rows: list[ParityRow]) -> Summary:
         rows,
         f"on 2 and 4 processes loss within {LOSS_BAR:g} and gradient norm within "
         f"{NORM_BAR:g} of the plain fp32 loop's in each of {NUM_STEPS} steps",
-        describe=lambda row: describe_case(row.case),
+        f"of products that round to 16 bits or fewer within {ROUNDED.loss:g} and {ROUNDED.norm:g} "
+        f"of the same program on one device",
+        describe=lambda row: f"{describe_case(row.case)} ({describe(row.case)})",
+        bars=bars_of,
     )

@@ -7,7 +7,7 @@ import msgspec
 import torch
 from evidence import Case, ParityRow, Summary, describe_case, relative
 from parity_summary import LOSS_BAR, NORM_BAR, parity_summary
-from plain_loop import Step, plain_steps
+from plain_loop import Step, plain_run
 from progress import shown
 from ragged import batches_of, samples_of
 
@@ -191,7 +191,7 @@ def _plain_steps(job: Job, weights: dict[str, torch.Tensor]) -> list[Step]:
     if key not in _KNOWN:
         prefix = "model." if job.task == "module" else ""
         copied = {name.removeprefix(prefix): value.clone() for name, value in weights.items()}
-        _KNOWN[key] = plain_steps(job, copied, num_steps=NUM_STEPS)
+        _KNOWN[key] = plain_run(job, copied, num_steps=NUM_STEPS).steps
     return _KNOWN[key]
 
 

@@ -4,7 +4,8 @@ No padding, no packing, no micro-batches, no kernels, no checkpointing, no accum
 sample runs alone through the model as ``transformers`` builds it, attention written out.
 """
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import torch
 from plain_module import network
@@ -30,11 +31,21 @@ _NO_DROPOUT = (
     "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "classifier_dropout", "dropout_rate", "router_jitter_noise",
 )  # fmt: skip
+_OF_BLOCKS = re.compile(r"\.(layers|layer|h)\.\d")
 Step = tuple[float, float]
 """Mean loss per target, and the gradient norm before the clip."""
+RULES = frozenset({"adamw", "adamw-foreach", "adamw-8bit", "adafactor", "muon", "sgd"})
+"""Optimizers that it has."""
 
 
-def plain_steps(job: Job, weights: dict[str, torch.Tensor], *, num_steps: int) -> list[Step]:
+class Run(NamedTuple):
+    """What a run was, and the model that it ended with."""
+
+    steps: list[Step]
+    model: nn.Module
+
+
+def plain_run(job: Job, weights: dict[str, torch.Tensor], *, num_steps: int) -> Run:
     """Train from given weights.
 
     Args:
@@ -45,8 +56,8 @@ def plain_steps(job: Job, weights: dict[str, torch.Tensor], *, num_steps: int) -
     model = _model(job)
     model.load_state_dict(weights)
     model.train()
-    optimizer = _optimizer(job, model)
-    return [_step(job, model, optimizer, samples_of(job, step=step)) for step in range(num_steps)]
+    optimizer, numbers = _optimizer(job, model), range(num_steps)
+    return Run([_step(job, model, optimizer, samples_of(job, step=n)) for n in numbers], model)
 
 
 def _model(job: Job) -> nn.Module:
@@ -100,7 +111,7 @@ def _optimizer(job: Job, model: nn.Module) -> Any:
     if job.optimizer == "muon":
         hidden = {
             p for name, p in model.named_parameters()
-            if ".layers." in name and p.ndim > 1 and not name.endswith("bias")
+            if _OF_BLOCKS.search(name) and p.ndim > 1 and not name.endswith("bias")
         }  # fmt: skip
         decay = {"weight_decay": job.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
         muon = _EachMatrix(

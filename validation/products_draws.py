@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import msgspec
-from cases import Case
+from cases import Case, Kernels
 from cells import adapted, job_of, reason_of
 from evidence import Refusal
 from sampler import Range, cluster_for
@@ -26,11 +26,6 @@ from brimful.techniques.runnable import check_strategy
 from brimful.values.job import FP8, Job, Preference, check_job
 from brimful.values.strategy import Strategy, default_reference, world_size
 
-HEAD_DIM = 64
-NUM_HEADS, VOCAB = Range(4, 128), Range(8_000, 260_000)
-NUM_LAYERS, MANY_LAYERS = Range(4, 12), Range(12, 48)
-"""A tenth is deep: a simulation takes as long as it has blocks, and those of a kind are alike."""
-SEQ_LEN, MICRO_BATCH, NUM_SHARDS = Range(128, 16_384), Range(1, 16), Range(2, 256)
 CHUNKS = Range(2, 16)
 MOST_DEVICES = 1024
 ARCHITECTURES = (
@@ -49,6 +44,61 @@ LEAST_TECHNIQUES = 2
 _RARE, _SOME, _OFTEN = 0.1, 0.3, 0.5
 
 
+class Shapes(NamedTuple):
+    """Between which sizes products are drawn, and for whose kernels.
+
+    Attributes:
+        head_dim: Width of a head, of which widths of layers are multiples.
+        num_heads: Of a block.
+        num_layers: Blocks.
+        many_layers: Of a tenth, which is deep.
+        vocab: Rows of the embedding.
+        seq_len: Tokens per sequence.
+        window: Of tokens that attention with one sees; Gemma 2's is 32 times as wide.
+        micro_batch: Sequences per forward pass.
+        num_experts: Of a block that has any.
+        rank: Of adapters.
+        shards: Devices along one axis.
+        few: Likewise, beside another axis.
+        replicas: Of what few devices share.
+        kernels: Of the devices.
+    """
+
+    head_dim: int
+    num_heads: Range
+    num_layers: Range
+    many_layers: Range
+    vocab: Range
+    seq_len: Range
+    window: int
+    micro_batch: Range
+    num_experts: tuple[int, ...]
+    rank: Range
+    shards: Range
+    few: tuple[int, ...]
+    replicas: tuple[int, ...]
+    kernels: Kernels
+
+
+LARGE = Shapes(
+    head_dim=64,
+    num_heads=Range(4, 128),
+    num_layers=Range(4, 12),
+    many_layers=Range(12, 48),
+    vocab=Range(8_000, 260_000),
+    seq_len=Range(128, 16_384),
+    window=128,
+    micro_batch=Range(1, 16),
+    num_experts=(8, 16, 32),
+    rank=Range(4, 128),
+    shards=Range(2, 256),
+    few=(2, 4, 8),
+    replicas=(2, 4, 16),
+    kernels="cuda",
+)
+"""A simulation takes as long as it has blocks, and those of a kind are alike: few are deep."""
+
+
 class Products(NamedTuple):
     """Cases, each of two techniques or more, and what was refused on the way to them."""
 
@@ -57,12 +107,12 @@ class Products(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
-def draw_products(rng: random.Random, num_cases: int) -> Products:
+def draw_products(rng: random.Random, num_cases: int, shapes: Shapes = LARGE) -> Products:
     """Draw products that may be trained."""
     cases, refused = list[Case](), Counter[str]()
     while len(cases) < num_cases:
         try:
-            case = _draw(rng)
+            case = draw(rng, shapes)
         except (InputError, UnsupportedError) as error:
             refused[reason_of(str(error))] += 1
             continue
@@ -100,11 +150,12 @@ def techniques(case: Case) -> list[str]:
     return [name for name, is_there in has.items() if is_there]
 
 
-def _draw(rng: random.Random) -> Case:
-    seq_len = SEQ_LEN.draw(rng)
-    model = _model(rng, rng.choice(ARCHITECTURES), seq_len)
-    micro_batch = MICRO_BATCH.draw(rng)
-    spread = _spread(rng, rng.choice(AXES), model)
+def draw(rng: random.Random, shapes: Shapes) -> Case:
+    """Draw one; raises what refuses it."""
+    seq_len = shapes.seq_len.draw(rng)
+    model = _model(rng, rng.choice(ARCHITECTURES), seq_len, shapes)
+    micro_batch = shapes.micro_batch.draw(rng)
+    spread = _spread(rng, rng.choice(AXES), model, shapes)
     num_micro = rng.choice((1, 2, 3)) if spread.get("pp", 1) == 1 else rng.choice((1, 2, 4, 8))
     num_copies = spread.get("dp_replicate", 1) * spread.get("dp_shard", 1)
     job = job_of(
@@ -114,7 +165,7 @@ def _draw(rng: random.Random) -> Case:
         seq_len=seq_len,
         global_batch=micro_batch * num_micro * spread.pop("times", 1) * num_copies,
     )
-    job = _learning(rng, job)
+    job = _learning(rng, job, shapes.rank)
     is_dpo = job.task == "dpo"
     strategy = Strategy(
         reference=default_reference(job) if is_dpo else "none",
@@ -127,12 +178,12 @@ def _draw(rng: random.Random) -> Case:
         optimizer_in_backward=rng.random() < _RARE,
         **spread,
     )
-    case = Case(job=check_job(job), strategy=check_strategy(job, strategy), kernels="cuda")
-    _check_run(case)
+    case = Case(job=check_job(job), strategy=check_strategy(job, strategy), kernels=shapes.kernels)
+    check_run(case)
     return case
 
 
-def _check_run(case: Case) -> None:
+def check_run(case: Case) -> None:
     """Refuse what a simulation refuses before it begins."""
     device = cluster_for(case).device
     if case.job.precision == FP8:  # of which a model says what it converts when it is built
@@ -159,10 +210,10 @@ def _offload(rng: random.Random, num_layers: int) -> Any:
     return ",".join(chosen) or "none"
 
 
-def _learning(rng: random.Random, job: Job) -> Job:
+def _learning(rng: random.Random, job: Job, rank: Range) -> Job:
     """Draw how a job learns: the method, the rows, the task."""
     method = rng.choice(("full", "full", "lora", "qlora"))
-    job = adapted(job, method, rank=Range(4, 128).draw(rng), base="same")
+    job = adapted(job, method, rank=rank.draw(rng), base="same")
     task = default_task(job.model)
     changes: dict[str, Any] = {"task": task}
     if task != "causal-lm":
@@ -175,8 +226,8 @@ def _learning(rng: random.Random, job: Job) -> Job:
     return msgspec.structs.replace(job, **changes)
 
 
-def _spread(rng: random.Random, axis: str, model: ModelSpec) -> dict[str, Any]:
-    shards, few = NUM_SHARDS.draw(rng), rng.choice((2, 4, 8))
+def _spread(rng: random.Random, axis: str, model: ModelSpec, shapes: Shapes) -> dict[str, Any]:
+    shards, few = shapes.shards.draw(rng), rng.choice(shapes.few)
     zero = rng.choice((2, 3))
     kinds: dict[str, dict[str, Any]] = {
         "one device": {},
@@ -184,7 +235,7 @@ def _spread(rng: random.Random, axis: str, model: ModelSpec) -> dict[str, Any]:
         "zero 1": {"zero": 1, "dp_shard": shards},
         "zero 2": {"zero": 2, "dp_shard": shards},
         "zero 3": {"zero": 3, "dp_shard": shards},
-        "hybrid": {"zero": zero, "dp_shard": few, "dp_replicate": rng.choice((2, 4, 16))},
+        "hybrid": {"zero": zero, "dp_shard": few, "dp_replicate": rng.choice(shapes.replicas)},
         "tp": {"tp": few},
         "tp zero": {"tp": few, "zero": zero, "dp_shard": shards},
     }
@@ -202,14 +253,16 @@ def _spread(rng: random.Random, axis: str, model: ModelSpec) -> dict[str, Any]:
     return dict(kinds[axis])
 
 
-def _model(rng: random.Random, kind: str, seq_len: int) -> ModelSpec:
-    heads = NUM_HEADS.draw(rng)
+def _model(rng: random.Random, kind: str, seq_len: int, shapes: Shapes) -> ModelSpec:
+    heads, head_dim = shapes.num_heads.draw(rng), shapes.head_dim
     sizes: dict[str, Any] = {
-        "hidden_size": heads * HEAD_DIM,
-        "intermediate_size": 64 * round(heads * rng.uniform(1.5, 4)),
-        "num_hidden_layers": (MANY_LAYERS if rng.random() < _RARE else NUM_LAYERS).draw(rng),
+        "hidden_size": heads * head_dim,
+        "intermediate_size": head_dim * round(heads * rng.uniform(1.5, 4)),
+        "num_hidden_layers": (
+            shapes.many_layers if rng.random() < _RARE else shapes.num_layers
+        ).draw(rng),
         "num_attention_heads": heads,
-        "vocab_size": VOCAB.draw(rng),
+        "vocab_size": shapes.vocab.draw(rng),
         "max_position_embeddings": seq_len * rng.choice((1, 2)),
     }
     kv_heads = rng.choice([n for n in range(1, heads + 1) if heads % n == 0])
@@ -218,12 +271,12 @@ def _model(rng: random.Random, kind: str, seq_len: int) -> ModelSpec:
         "num_key_value_heads": kv_heads,
         "tie_word_embeddings": rng.random() < _SOME,
     }
-    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64 * rng.randint(2, 16)}
-    num_experts = rng.choice((8, 16, 32))
+    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": head_dim * rng.randint(2, 16)}
+    num_experts = rng.choice(shapes.num_experts)
     own: dict[str, dict[str, Any]] = {
         "llama": grouped,
-        "qwen3": {**grouped, "head_dim": HEAD_DIM},
-        "gemma2": {**grouped, "head_dim": HEAD_DIM, "sliding_window": 4096},
+        "qwen3": {**grouped, "head_dim": head_dim},
+        "gemma2": {**grouped, "head_dim": head_dim, "sliding_window": 32 * shapes.window},
         "phi3": {**grouped, "pad_token_id": None},
         "gpt2": {
             "n_embd": sizes["hidden_size"], "n_layer": sizes["num_hidden_layers"], "n_head": heads,
@@ -231,16 +284,17 @@ def _model(rng: random.Random, kind: str, seq_len: int) -> ModelSpec:
             "bos_token_id": None, "eos_token_id": None,
         },
         "mixtral": {**grouped, "num_local_experts": num_experts, **experts, "sliding_window": None},
-        "qwen3_moe": {**grouped, "head_dim": HEAD_DIM, "num_experts": num_experts, **experts},
+        "qwen3_moe": {**grouped, "head_dim": head_dim, "num_experts": num_experts, **experts},
         "deepseek_v3": {
             **sizes, **experts, "num_key_value_heads": heads, "n_routed_experts": num_experts,
             "first_k_dense_replace": rng.choice((1, 2)), "n_shared_experts": 1,
-            "q_lora_rank": 16 * heads, "kv_lora_rank": 128, "qk_rope_head_dim": 32,
-            "qk_nope_head_dim": 64, "v_head_dim": 64, "n_group": 4, "topk_group": 2,
+            "q_lora_rank": head_dim * heads // 4, "kv_lora_rank": 2 * head_dim,
+            "qk_rope_head_dim": head_dim // 2, "qk_nope_head_dim": head_dim,
+            "v_head_dim": head_dim, "n_group": 4, "topk_group": 2,
         },
         "gpt_oss": {
-            **grouped, "head_dim": HEAD_DIM, "num_local_experts": num_experts,
-            "num_experts_per_tok": 2, "sliding_window": 128,
+            **grouped, "head_dim": head_dim, "num_local_experts": num_experts,
+            "num_experts_per_tok": 2, "sliding_window": shapes.window,
         },
         "bert": sizes,
     }  # fmt: skip

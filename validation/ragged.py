@@ -8,16 +8,19 @@ from typing import NamedTuple
 
 import torch
 
-from brimful.build.batch import IGNORE_INDEX, Batch
-from brimful.values.job import Job
+from brimful.build.batch import ANSWER, IGNORE_INDEX, QUESTION, Batch
+from brimful.values.job import PREFERENCE, Job
 
-NUM_LABELS = 3
+NUM_LABELS, FEWEST_LABELS = 3, 2
 PER_ROW = 2
 """Documents of a packed row; the rest of it is padding."""
 
 
 class Sample(NamedTuple):
-    """One document, text or picture, and what should come out of it."""
+    """One document, text or picture, and what should come out of it.
+
+    Of a pair of answers tokens and what they are, [2, answers, tokens].
+    """
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -38,15 +41,30 @@ def _sample(job: Job, generator: torch.Generator, place: int) -> Sample:
             torch.randn(1, 16, 16, generator=generator),
             torch.randint(0, NUM_LABELS, (), generator=generator),
         )
+    if job.task == PREFERENCE:
+        return Sample(_pair(job, generator), torch.zeros((), dtype=torch.int64))
     ids = torch.randint(3, job.model.vocab_size, (_length(job, generator),), generator=generator)
     if job.task == "sequence-classification":
-        return Sample(ids, torch.randint(0, NUM_LABELS, (), generator=generator))
+        num_labels = job.model.hf_config.get("num_labels", FEWEST_LABELS)
+        return Sample(ids, torch.randint(0, num_labels, (), generator=generator))
     if job.task == "seq2seq":
         shape = (_length(job, generator),)
         return Sample(ids, torch.randint(3, job.model.vocab_size, shape, generator=generator))
     labels = torch.cat([ids[1:], torch.tensor([IGNORE_INDEX])])
     labels[: place % 4] = IGNORE_INDEX
     return Sample(ids, labels)
+
+
+def _pair(job: Job, generator: torch.Generator) -> torch.Tensor:
+    """Make two answers of other lengths behind one question."""
+    ids = torch.randint(3, job.model.vocab_size, (2, job.seq_len), generator=generator)
+    question = int(torch.randint(1, job.seq_len - 1, (), generator=generator))
+    ids[1, :question] = ids[0, :question]
+    kinds = torch.zeros_like(ids)
+    for row in kinds:
+        end = int(torch.randint(question + 1, job.seq_len + 1, (), generator=generator))
+        row[:question], row[question:end] = QUESTION, ANSWER
+    return torch.stack([ids * (kinds > 0), kinds])
 
 
 def _length(job: Job, generator: torch.Generator) -> int:
@@ -60,6 +78,8 @@ def batches_of(job: Job, samples: list[Sample], *, micro_batch: int) -> list[Bat
     """Lay samples into rows and rows into micro-batches, as the job's packing says."""
     if job.task == "module":
         rows = [(sample.inputs, sample.labels, torch.zeros(())) for sample in samples]
+    elif job.task == PREFERENCE:
+        rows = [(sample.inputs[0], sample.labels, sample.inputs[1]) for sample in samples]
     elif job.packing == "documents":
         pairs = zip(samples[::2], samples[1::2], strict=True)
         rows = [_packed(job, pair) for pair in pairs]

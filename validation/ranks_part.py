@@ -11,13 +11,15 @@ from group_rows import RankRow
 from parity_part import ADAPTER
 from progress import shown
 from sampler import cluster_of
+from small_products import SMALL, describe, drawn
 
 from brimful.models.config import read_config
-from brimful.simulate.run import simulate
+from brimful.simulate.messages import ALL_TO_ALL
+from brimful.simulate.run import num_simulated, simulate
 from brimful.techniques.parallel.routing import Routing
 from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Base, check_job, plain_job
-from brimful.values.strategy import Strategy, gathers, world_size
+from brimful.values.strategy import Strategy, gathers, num_micro_batches, world_size
 
 BAR = 0.01
 _MODELS: dict[str, dict[str, Any]] = {
@@ -134,7 +136,7 @@ _WAYS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("qwen3_moe", {"ep": 2, "tp": 2, "pp": 2}, {}),
     ("qwen3_moe", {"ep": 2, "dp_shard": 2, "zero": 2, "offload": "optimizer"}, {}),
 )
-NUM_QUICK_CASES = 2
+NUM_QUICK_CASES, NUM_DRAWN = 2, 10
 NUM_READINGS = 3
 
 
@@ -158,9 +160,8 @@ def case_of(kind: str, ways: dict[str, Any], changes: dict[str, Any]) -> Case:
 
 
 def run(*, seed: int, quick: bool) -> tuple[list[RankRow], Summary]:
-    """Meter every process of every case, then simulate each rank; nothing is drawn."""
-    del seed
-    every = cases()
+    """Meter every process of every case, and of products drawn, then simulate each rank."""
+    every = [*(own := cases()), *drawn(seed, NUM_DRAWN, SMALL, beside=own)]
     rows = compare(every[:NUM_QUICK_CASES] if quick else every)
     return rows, _summarize(rows)
 
@@ -185,7 +186,7 @@ def _size(case: Case) -> int:
 
 def _row(case: Case, rank: int, seen: Told) -> RankRow:
     cluster = cluster_of(case.kernels)
-    routing = Routing(received=seen.received)
+    routing = Routing(received=tuple(_of_simulated(case, of_block) for of_block in seen.received))
     found = simulate(case.job, cluster, case.strategy, rank=rank, routing=routing)
     simulated, measured = found.simulated_peak_allocated_bytes, seen.peak_bytes or 0
     return RankRow(
@@ -199,13 +200,25 @@ def _row(case: Case, rank: int, seen: Told) -> RankRow:
     )
 
 
+def _of_simulated(case: Case, passes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what experts got in the micro-batches that are simulated, of those of each step."""
+    each, kept = num_micro_batches(case.job, case.strategy), num_simulated(case.job, case.strategy)
+    starts = range(0, len(passes), each)
+    return tuple(num for start in starts for num in passes[start : start + kept])
+
+
 def other_messages(row: RankRow) -> list[str]:
     """Say which kinds of collectives are not those that were simulated; empty where all are.
 
     DDP cuts its buckets anew after the first step, which the simulation does not: of its
-    all-reduces the bytes count.
+    all-reduces the bytes count. What is routed to experts in a micro-batch that is not simulated
+    is not known: of such a step's exchanges the calls count.
     """
-    cut_anew = not gathers(row.case.strategy) and row.case.strategy.tp == 1
+    case = row.case
+    cut_anew = not gathers(case.strategy) and case.strategy.tp == 1
+    routed_anew = num_simulated(case.job, case.strategy) < num_micro_batches(
+        case.job, case.strategy
+    )
     simulated, measured = (
         {of.kind: (of.num_calls, of.num_bytes) for of in told}
         for told in (row.simulated_collectives, row.measured_collectives)
@@ -215,6 +228,8 @@ def other_messages(row: RankRow) -> list[str]:
         pair = [told.get(kind, (0, 0)) for told in (simulated, measured)]
         if cut_anew and kind == "all-reduce":
             pair = [(0, num_bytes) for _, num_bytes in pair]
+        if routed_anew and kind == ALL_TO_ALL:
+            pair = [(num_calls, 0) for num_calls, _ in pair]
         if pair[0] != pair[1]:
             found.append(f"{kind}: {pair[0]} calls and bytes simulated, {pair[1]} measured")
     return found
@@ -233,7 +248,7 @@ def _summarize(rows: list[RankRow]) -> Summary:
         ),
         findings=(_findings(rows),),
         missed=tuple(
-            f"{what}, rank {row.rank}: {describe_case(row.case)}"
+            f"{what}, rank {row.rank}: {describe_case(row.case)} ({describe(row.case)})"
             for row in rows
             for what in (*_other_peak(row), *other_messages(row))
         ),

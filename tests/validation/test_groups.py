@@ -1,5 +1,6 @@
 """A sample of what the long evidence asks of groups of processes."""
 
+import msgspec
 import parallel_part
 import pytest
 import ranks_part
@@ -102,6 +103,16 @@ def test_parted_experts_say_what_they_say_in_simulation():
         assert abs(row.peak_error) <= PEAK
         assert ranks_part.other_messages(row) == []
         assert {of.kind for of in row.measured_collectives} >= {"all-to-all", "reduce-scatter"}
+
+
+def test_what_experts_got_is_told_of_the_micro_batches_that_are_simulated():
+    case = next(case for case in ranks_part.cases() if case.strategy.ep == 2)
+    more = msgspec.structs.replace(case.job, global_batch=3 * case.job.global_batch)
+    case = msgspec.structs.replace(case, job=more)
+    assert ranks_part._of_simulated(case, (1, 2, 3, 4, 5, 6)) == (1, 2, 4, 5)
+    held = msgspec.structs.replace(case.strategy, accumulate="hold")
+    case = msgspec.structs.replace(case, strategy=held)
+    assert ranks_part._of_simulated(case, (1, 2, 3, 4, 5, 6)) == (1, 2, 3, 4, 5, 6)
 
 
 @pytest.mark.long

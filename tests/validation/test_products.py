@@ -33,6 +33,6 @@ def product(kind):
 
 def test_fp8_of_a_model_whose_layers_all_have_odd_widths_is_no_product():
     with pytest.raises(UnsupportedError, match="this model has none"):
-        products_draws._check_run(product("gpt2 of odd widths"))
+        products_draws.check_run(product("gpt2 of odd widths"))
     for kind in ("gpt2", "llama"):
-        products_draws._check_run(product(kind))
+        products_draws.check_run(product(kind))

@@ -26,6 +26,7 @@ from brimful.cost.family import (
     runs_one,
 )
 from brimful.cost.leaving import away_gradients, holds_gradients, last_bytes, leaving_steps
+from brimful.cost.load_transients import drawn_bytes
 from brimful.cost.own_programs import blocks_of, chosen_program
 from brimful.cost.preference import asked_bytes
 from brimful.cost.profiles import Dimensions, Mark, Profile, Run, is_own, load_profile
@@ -35,7 +36,7 @@ from brimful.cost.sending import sending_of, traces_base
 from brimful.cost.sequences import written_out
 from brimful.cost.shards import piece_bytes
 from brimful.cost.spread import has_pieces, spread_step, with_pieces
-from brimful.cost.states import States, drawn_bytes, states_of, updates_of
+from brimful.cost.states import States, states_of, updates_of
 from brimful.cost.trained import has_biases, num_learning, trained_recipe
 from brimful.cost.trajectory import Array, Peak, follow_step, kind_bytes
 from brimful.cost.update import Update

@@ -16,6 +16,7 @@ import numpy as np
 
 from brimful.cost.expert_shards import held_shape
 from brimful.cost.family import Family
+from brimful.cost.load_transients import sent_bytes, sent_copies
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.shapes import Shape, groups_of
 from brimful.cost.shards import first_shard
@@ -59,6 +60,12 @@ class Made(NamedTuple):
     num_bytes: tuple[int, ...]
     passing: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def stays(self) -> list[int]:
+        """Bytes of those that stay."""
+        gone = {place for place, _ in self.passing}
+        return [size for place, size in enumerate(self.num_bytes) if place not in gone]
+
 
 def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     """Yield what loading makes, in order."""
@@ -78,6 +85,7 @@ def loaded(job: Job, family: Family, held: States) -> Iterator[Made]:
     if shards > 1 or family.tp > 1:
         yield from (drawn(num_bytes) for num_bytes in _drawn_bytes(job))
     if np.any(held.buckets):
+        yield sent(list(sent_bytes(job, family)))
         yield Made((round(float(np.max(held.buckets))),))
 
 
@@ -132,6 +140,13 @@ def _drawn_shapes(job: Job) -> Iterator[Shape]:
 def drawn(num_bytes: int) -> Made:
     """Return a whole weight that is drawn for the shard or the device that keeps its numbers."""
     return Made((num_bytes,), ((0, 0),))
+
+
+def sent(sizes: Sequence[int]) -> Made:
+    """Return the copies in which DDP sends parameters of these sizes when it is made."""
+    copies = sent_copies(sizes)
+    passing = ((place, min(place + 1, len(copies) - 1)) for place in range(len(copies)))
+    return Made(tuple(copies), tuple(passing))
 
 
 def num_shards_of(family: Family) -> int:

@@ -24,7 +24,7 @@ from brimful.cost.pipeline_orders import Row
 from brimful.cost.programs import HALF
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS
-from brimful.cost.resident import Made, adapted, drawn, state_of_shapes
+from brimful.cost.resident import Made, adapted, drawn, sent, state_of_shapes
 from brimful.cost.row_sums import chips_of, row_sums
 from brimful.cost.situations import Situation, Turn, every_situation, num_kept, shortened, turns_of
 from brimful.cost.stage_memory import (
@@ -133,10 +133,11 @@ class _Device:
 
     def _loaded(self) -> Iterator[Made]:
         """Yield this device's parameters, then what is drawn whole: others', or all if sharded."""
-        site = self._site
-        yield from self._held()
+        site, held = self._site, list(self._held())
+        yield from held
         yield from map(drawn, drawn_on(site, self._place))
-        if self._has_buckets:  # buckets of whole gradients
+        if self._has_buckets:  # buckets of whole gradients, behind what DDP sends
+            yield sent([size for made in held for size in made.stays])
             yield Made(
                 (sum(each.num for each in self._trained()) * trained_recipe(site.job).gradient,)
             )

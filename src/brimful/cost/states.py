@@ -14,12 +14,11 @@ from brimful.cost.family import Family, family_shards, parting_of
 from brimful.cost.flat_shares import flat_shares
 from brimful.cost.preference import reference_bytes
 from brimful.cost.recipes import FP32_BYTES
-from brimful.cost.shapes import Shape, largest_parameter, parameter_shapes
+from brimful.cost.shapes import Shape, parameter_shapes
 from brimful.cost.shards import Cut, cut_of, first_shard, largest_share, padded
 from brimful.cost.spread import holds_whole
 from brimful.cost.trained import (
     constants_of,
-    first_blocks,
     frozen_bytes,
     frozen_element,
     in_order,
@@ -273,11 +272,11 @@ def _parted_base(job: Job, family: Family) -> Bytes:
     if job.adapter is None:
         return np.zeros_like(family_shards(family))
     numbers, place = np.unique(family_shards(family), return_inverse=True)
-    each = [sum(_base_bytes(job, family, int(n))) for n in numbers]
+    each = [sum(base_bytes(job, family, int(n))) for n in numbers]
     return np.array(each, dtype=np.float64)[place.reshape(-1)]
 
 
-def _base_bytes(job: Job, family: Family, num_shards: int) -> Iterator[int]:
+def base_bytes(job: Job, family: Family, num_shards: int) -> Iterator[int]:
     """Yield the bytes that a device holds of every parameter of a base that is frozen."""
     assert job.adapter is not None
     is_quantized = job.adapter.base in QUANTIZED
@@ -288,21 +287,6 @@ def _base_bytes(job: Job, family: Family, num_shards: int) -> Iterator[int]:
         elif job.adapter.upcast == "norms" and parameter.kind == "norm":
             element = FP32_BYTES
         yield prod(held) * element
-
-
-def drawn_bytes(job: Job, family: Family) -> Bytes:
-    """Compute the bytes of the largest parameter where shards are drawn whole: [strategies].
-
-    First weights are drawn one parameter at a time, and each device keeps its piece of it.
-    """
-    shards = family_shards(family)
-    largest = largest_parameter(job.model)
-    is_cut = (shards > 1) & (not holds_everything(family)) | (family.tp > 1)
-    if family.away.parameters:  # a block's is drawn on the device, and copied to the host
-        blocks = first_blocks(job.model, family.away.parameters)  # or quantised there
-        largest = max(each.num_elements for parameters in blocks for each in parameters)
-    is_drawn = is_cut | bool(family.away.parameters)
-    return np.where(is_drawn, largest * frozen_element(job), 0.0)
 
 
 def holds_everything(family: Family) -> bool:

@@ -103,7 +103,7 @@ _remembered: set[World] = set()
 
 
 def _already_there(*_args: Any, **_kwargs: Any) -> None:
-    """Stand for ``init_process_group`` where the pretend group is in place."""
+    """Stand for what has nothing to do where the pretend group is in place."""
 
 
 @contextlib.contextmanager
@@ -186,22 +186,25 @@ def _shapes_unseen(unseen: Unseen) -> Iterator[None]:
 def _buckets_unread() -> Iterator[None]:
     """Let DDP's reducer, which is C++, read no bytes that are not there.
 
-    It compares and sends parameters when it is made, waits for what each bucket has become, and
-    after the first step agrees with the others on new buckets of the same bytes.
+    It compares parameters when it is made, waits for what each bucket has become, and after the
+    first step agrees with the others on new buckets of the same bytes. What it sends when it is
+    made it sends here too: flat copies of all, each of 250 MiB, two of which are there at a time.
     """
-    original = DistributedDataParallel.__init__
+    original, compare = DistributedDataParallel.__init__, dist._verify_params_across_processes  # noqa: SLF001
 
     @wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **{**kwargs, "init_sync": False})
+        original(self, *args, **kwargs)
         self.register_comm_hook(self.process_group, _reduced)
         self.reducer = _FirstBuckets(self.reducer)
 
     DistributedDataParallel.__init__ = init
+    dist._verify_params_across_processes = _already_there  # noqa: SLF001
     try:
         yield
     finally:
         DistributedDataParallel.__init__ = original
+        dist._verify_params_across_processes = compare  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -11,12 +11,13 @@ from brimful.cost.family import (
     family_dimensions,
 )
 from brimful.cost.levels import Forms
+from brimful.cost.load_transients import drawn_bytes
 from brimful.cost.memory import profiles_for
 from brimful.cost.profiles import Dimensions, Profile
 from brimful.cost.sequence_levels import SequenceLevels
 from brimful.cost.shards import ROWS, piece_bytes
 from brimful.cost.spread import holds_whole
-from brimful.cost.states import States, drawn_bytes, states_of, updates_of
+from brimful.cost.states import States, states_of, updates_of
 from brimful.cost.traffic import Traffic, traffic_of
 from brimful.cost.update import Update
 from brimful.hardware.cluster import Cluster

@@ -354,15 +354,20 @@ def _without_values(sample: Batch) -> Batch:
     return Batch(*blank)
 
 
+def num_simulated(job: Job, strategy: Strategy) -> int:
+    """Count the micro-batches of a step that are simulated; others are like one of these."""
+    num_batches = num_micro_batches(job, strategy)
+    if strategy.pp > 1:  # what is in flight hangs on their number
+        return num_batches
+    return min(num_batches, MAX_HELD if strategy.accumulate == "hold" else MAX_MICRO_BATCHES)
+
+
 def _take_steps(
     tape: Tape, program: Program, sample: Batch, num_steps: int, skipper: Skipper | None
 ) -> None:
     job, strategy = program.job, program.strategy
-    num_batches = num_micro_batches(job, strategy)
-    most = MAX_HELD if strategy.accumulate == "hold" else MAX_MICRO_BATCHES
-    most = num_batches if strategy.pp > 1 else most  # what is in flight hangs on their number
-    batches = [sample] * min(num_batches, most)
-    num_targets = num_batches * sample.labels.numel()
+    batches = [sample] * num_simulated(job, strategy)
+    num_targets = num_micro_batches(job, strategy) * sample.labels.numel()
     for step in range(1, num_steps + 1):
         if skipper is not None:
             skipper.begin_step(step)
