@@ -2,7 +2,7 @@
 
 import msgspec
 
-from brimful.cost.efficiency import attention_share, efficiency_of, power_limit_w
+from brimful.cost.efficiency import attention_share, efficiency_of, half_sizes, power_limit_w
 from brimful.hardware.cluster import Device
 
 _LONG, _HEAD = 8192, 128
@@ -141,13 +141,13 @@ def _rates_words(device: Device, assumed: Assumptions) -> str:
         f"{kernel} {float(attention_share(device, kernel, _LONG, _HEAD)):.0%}"
         for kernel in reached.attention
     )
+    at_half = half_sizes(device)
     sizes = (
-        f", half of that at width {reached.half_width:.0f} or {reached.half_tokens:.0f} tokens a "
-        "micro-batch"
+        f", half of that at width {at_half.width:.0f} or {at_half.tokens:.0f} tokens a micro-batch"
     )
     return (
         f"rates: datasheet, of which large matrix products reach {shares}"
-        f"{sizes if reached.half_width else ''}{_power_words(device)}; fused attention in "
+        f"{sizes if at_half.width else ''}{_power_words(device)}; fused attention in "
         f"rows of {_LONG:,} tokens {attended}; elementwise kernels {reached.memory_share:.0%} "
         f"({reached.source}); {band}"
     )

@@ -125,7 +125,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, computed: _Computed) ->
     device, family = cluster.device, family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
     memory, phases = _memory(job, device, strategy)
-    moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
+    moved = update_bytes(job, device, memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     updates = device_update_flops(job, family, num_shards_of(family))

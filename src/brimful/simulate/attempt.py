@@ -13,15 +13,15 @@ import numpy as np
 
 from brimful.cost.attending import scores_on_tape
 from brimful.cost.copied import Copied, copied_seconds
-from brimful.cost.efficiency import size_of
+from brimful.cost.efficiency import fused_bytes, size_of
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.exchange import sent_of
 from brimful.cost.expert_exchange import exchange_waits_s
 from brimful.cost.family import family_of
 from brimful.cost.managed import away_bytes, paging_seconds
-from brimful.cost.step import StepWork, step_seconds, traffic_of_update
+from brimful.cost.step import StepWork, step_seconds, traffic_of_update, update_on_device
 from brimful.cost.traffic import traffic_of, with_traffic
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, Device
 from brimful.models.config import has_layout
 from brimful.pretend.reading import items_at, peak_event_of
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
@@ -39,6 +39,8 @@ from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _STEP = f"step {NUM_STEPS}"
 _UPDATE = f"{_STEP} optimizer"
+_OF_TORCH = "."
+"""In the names of PyTorch's operations, and of no kernel that a compiler or a library wrote."""
 _MOVES_NOTHING = ("aten.empty", "aten.new_empty", "c10d.")
 """Beginnings of the names of operations that only allocate, and of what is sent over links, whose
 seconds are by formula: neither reads or writes what a kernel would."""
@@ -152,7 +154,7 @@ def seconds_of_step(
     if not is_timed(job, strategy):
         return None
     num = num_micro_batches(job, strategy)
-    work, copied = step_work(recorded[0], num), step_copies(*recorded, num)
+    work, copied = step_work(job, cluster.device, recorded[0], num), step_copies(*recorded, num)
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
         return None
     device = cluster.device
@@ -197,7 +199,7 @@ def _short_of_host(host_bytes: int, cluster: Cluster) -> int:
     return max(0, host_bytes - cluster.host_ram_bytes)
 
 
-def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
+def step_work(job: Job, device: Device, recording: Recording, num_micro_batches: int) -> StepWork:
     """Add up what one optimizer step computes: [1] each.
 
     ``recording``: with the costs of ``NUM_STEPS`` steps. The first micro-batch of the last one is
@@ -210,8 +212,9 @@ def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
             continue
         # What the update moves is counted from what it keeps: in place it has no outputs to count.
         moved = 0 if recording.phases[cost.phase] == _UPDATE else sum(cost.moved_bytes)
+        moved = moved if _OF_TORCH in cost.op else fused_bytes(moved, device)
         total += times * np.array([cost.matrix_flops, cost.attention_flops, moved, 1])
-    update = _update_bytes(recording, last)
+    update = update_on_device(job, device, *_updated(recording, last))
     matrix_flops, attention_flops, moved_bytes, num_ops = total
     columns = (matrix_flops, attention_flops, moved_bytes + update, num_ops)
     return StepWork(*(np.array([column]) for column in columns))
@@ -262,13 +265,14 @@ def _costs_of_last(recording: Recording, num_micro_batches: int) -> Iterator[tup
             yield cost, num_micro_batches - 1 if is_later else 1
 
 
-def _update_bytes(recording: Recording, last: list[int]) -> float:
+def _updated(recording: Recording, last: list[int]) -> tuple[float, float]:
+    """Return the bytes of gradients when an update begins, and of what it keeps."""
     start = next(i for i in last if recording.phases[i] == _UPDATE)
     alive = recording.alive_at(int(recording.phase_starts[start]) - 1)
     tags = np.array(recording.items, dtype=object)[recording.item[alive]]
     held = {name: float(recording.num_bytes[alive][tags == name].sum()) for name in _HELD}
     gradients = held[GRADIENTS]
-    return traffic_of_update(gradients=gradients, kept=gradients + held[OPTIMIZER_STATE])
+    return gradients, gradients + held[OPTIMIZER_STATE]
 
 
 _HELD = (GRADIENTS, OPTIMIZER_STATE)
