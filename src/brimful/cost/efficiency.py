@@ -214,11 +214,11 @@ def power_limit_w(device: Device) -> int | None:
     return (
         None
         if _slower(_generation(device), device) == 1
-        else datasheets()[_card(device).name].tdp_w
+        else datasheets()[card_of(device).name].tdp_w
     )
 
 
-def _card(device: Device) -> Device:
+def card_of(device: Device) -> Device:
     """Return the card that a device is, or is a slice of: they clock alike."""
     name, is_slice, _ = device.name.rpartition(_SLICE)
     return gpus().get(name, device) if is_slice else device
@@ -235,7 +235,7 @@ def _own_shares(device: Device) -> dict[MatrixType, float]:
 
     A card that clocks higher than its datasheet says reaches more than all: it counts as all.
     """
-    card = _card(device)
+    card = card_of(device)
     rates = ((kind, getattr(card.matrix_flops_per_s, kind) or 0.0) for kind in _TYPES)
     reached = products().tflops_per_s.get(card.name, {})
     return {
@@ -250,7 +250,7 @@ def _slower(whole: Efficiency, device: Device) -> float:
 
     By what was measured of it; else by its power limit.
     """
-    card, share = _card(device), whole.matrix_shares.get("fp16", 0.0)
+    card, share = card_of(device), whole.matrix_shares.get("fp16", 0.0)
     own = _own_shares(card)
     if measured := own.get("bf16", own.get("fp16")):
         return measured / share
@@ -317,7 +317,7 @@ def _waves(device: Device, size: ProductSize) -> Array:
     Half a wave is idle on average. What has few tiles of the large kind takes small ones. A card
     whose multiprocessors are unknown loses nothing.
     """
-    card = _card(device)
+    card = card_of(device)
     sheet = datasheets().get(card.name)
     if device.calibrated or sheet is None or not sheet.num_multiprocessors or not _half_rate(card):
         return np.asarray(0.0)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from brimful.cost.assumptions import assumptions_for, describe
+from brimful.cost.assumptions import around, assumptions_for, describe
 from brimful.cost.attending import Scores, scores_of
 from brimful.cost.copied import copied_seconds
 from brimful.cost.deepspeed_engine import engine_memory
@@ -74,7 +74,6 @@ def estimate(
     memory, phases, flops, seconds = found
     peak = max(phase.num_bytes for phase in phases)
     speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
-    assumed = assumptions_for(device)
     return Estimate(
         items=items_at_peak(memory),
         phases=phases,
@@ -82,7 +81,7 @@ def estimate(
         predicted_peak_reserved_bytes=_reserved(peak, device, strategy),
         predicted_process_bytes=_process(peak, device, strategy),
         predicted_step_s=seconds.total_s if seconds else None,
-        predicted_step_band_s=around(seconds.total_s, assumed.time_band) if seconds else None,
+        predicted_step_band_s=around(seconds.total_s, device) if seconds else None,
         predicted_step_time=seconds,
         step_flops=flops,
         usable_bytes=limit_bytes,
@@ -266,7 +265,3 @@ def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
         high=reserved.high + sum(part.high_bytes for part in parts),
     )
 
-
-def around(value: float, half_width: float) -> Band:
-    """Return what is as far below a value as above it, in parts of it."""
-    return Band(low=value * (1 - half_width), high=value * (1 + half_width))

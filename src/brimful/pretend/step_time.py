@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from brimful.cost.assumptions import assumptions_for
+from brimful.cost.assumptions import around
 from brimful.cost.attending import CAUSAL_SHARE, kernel_named
 from brimful.cost.efficiency import (
     AttentionKernel,
@@ -209,10 +209,8 @@ def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime
         return "no step was whole"
     middle_s = statistics.median_low(times.values())
     step = next(step for step, seconds in times.items() if seconds == middle_s)
-    band = assumptions_for(device).time_band
-    return StepTime(
-        step=step, simulated_s=middle_s, low_s=middle_s * (1 - band), high_s=middle_s * (1 + band)
-    )
+    band = around(middle_s, device)
+    return StepTime(step=step, simulated_s=middle_s, low_s=band.low, high_s=band.high)
 
 
 def _size_of(sizes: Counter[tuple[int, int]]) -> ProductSize:
