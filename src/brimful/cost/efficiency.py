@@ -209,13 +209,10 @@ def fused_bytes(num_bytes: Array | float, device: Device) -> Any:
 
 def power_limit_w(device: Device) -> int | None:
     """Return the watts that slow a device's Tensor Cores down; None: none do, or it is unknown."""
-    if device.calibrated or device.kernels != "cuda" or _own_shares(device).get("fp16"):
+    if device.calibrated or device.kernels != "cuda" or _measured(device):
         return None
-    return (
-        None
-        if _slower(_generation(device), device) == 1
-        else datasheets()[card_of(device).name].tdp_w
-    )
+    is_slow = _slower(_generation(device), device) < 1
+    return datasheets()[card_of(device).name].tdp_w if is_slow else None
 
 
 def card_of(device: Device) -> Device:
@@ -245,14 +242,19 @@ def _own_shares(device: Device) -> dict[MatrixType, float]:
     }
 
 
+def _measured(device: Device) -> float:
+    """Return the share of the rate in 16 bits that was measured of a card; 0: it was not."""
+    own = _own_shares(device)
+    return own.get("bf16", own.get("fp16", 0.0))
+
+
 def _slower(whole: Efficiency, device: Device) -> float:
     """Return what a card's chip leaves of its generation's share in 16 bits: more than 1, or less.
 
     By what was measured of it; else by its power limit.
     """
     card, share = card_of(device), whole.matrix_shares.get("fp16", 0.0)
-    own = _own_shares(card)
-    if measured := own.get("bf16", own.get("fp16")):
+    if measured := _measured(card):
         return measured / share
     sheet = datasheets().get(card.name)
     known = next((each for each in whole.sustained if each.capability == card.capability), None)

@@ -264,4 +264,3 @@ def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
         low=reserved.low + sum(part.low_bytes for part in parts),
         high=reserved.high + sum(part.high_bytes for part in parts),
     )
-
