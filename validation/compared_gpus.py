@@ -5,7 +5,7 @@ blind askings whose tokens/s were told, and the median of what was told at first
 published. What was mended afterwards does not count there. The ranges are of what is told now, by
 ``blind_speeds.json``, which ``--ask`` makes anew: between the tenth and the ninetieth percentile of
 the seconds that were published in parts of those that are told, each project counting once; of a
-GPU alone where ten projects ran on it.
+GPU alone where twenty projects ran on it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NOW = BLIND.parent / "blind_speeds.json"
 SPEED, UNLIKE = "tokens_per_s", "speed_unlike"
 SHIPPED = Path(__file__).parents[1] / "src" / "brimful" / "data" / FILE
 TENTH = 0.1
-FEWEST_PROJECTS = 10
+FEWEST_PROJECTS = 20
 OTHERS = ""
 _SITES = re.compile(r"^(https?://)?(www\.)?(github\.com/)?")
 Row = dict[str, Any]
