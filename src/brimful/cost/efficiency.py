@@ -124,6 +124,13 @@ class ProductSize(NamedTuple):
     width: Array | float
 
 
+class HalfSizes(NamedTuple):
+    """Width, and tokens, at which products in 16 bits are half as fast; 0: all are alike."""
+
+    width: float
+    tokens: float
+
+
 MEASURED = Efficiency(
     capabilities=(),
     matrix_shares={"fp32": 1.0, "tf32": 1.0, "fp16": 1.0, "bf16": 1.0},
@@ -302,15 +309,15 @@ def product_share(device: Device, precision: Precision, size: ProductSize) -> Ar
     return np.asarray(reached.matrix_shares.get(kind, 0.0) / (1 + slower * lost))
 
 
-def half_sizes(device: Device) -> ProductSize:
+def half_sizes(device: Device) -> HalfSizes:
     """Return the width and the tokens at which products in 16 bits are half as fast; 0: all are."""
     reached = efficiency_of(device)
     share = max(reached.matrix_shares.get(kind, 0.0) for kind in ("bf16", "fp16"))
     moved = device.memory_bytes_per_s * reached.memory_share * _FUSED
-    if device.calibrated or not moved:
-        return ProductSize(0.0, 0.0)
+    if device.calibrated or device.kernels != "cuda" or not moved:
+        return HalfSizes(0.0, 0.0)
     balance = share * _half_rate(device) / moved
-    return ProductSize(TOKENS_BALANCES * balance, WIDTH_BALANCES * balance)
+    return HalfSizes(WIDTH_BALANCES * balance, TOKENS_BALANCES * balance)
 
 
 def _waves(device: Device, size: ProductSize) -> Array:

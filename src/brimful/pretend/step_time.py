@@ -22,6 +22,7 @@ from brimful.cost.efficiency import (
     ProductSize,
     attention_share,
     efficiency_of,
+    fused_bytes,
     product_share,
 )
 from brimful.cost.step import traffic_of_update
@@ -260,7 +261,8 @@ def _seconds(
     if other > _LEAST_OTHER * (other + total):
         share = other / (other + total)
         return f"{share:.0%} of its FLOPs (convolutions, 8 bits) have no known rate"
-    busy_s = matrix_s + (moved + _update_bytes(recording, chosen)) / bandwidth
+    moved += fused_bytes(_update_bytes(recording, chosen), device)
+    busy_s = matrix_s + moved / bandwidth
     if _copied_bytes(recording, chosen) > _LEAST_COPIED * busy_s * _LINK_BYTES_PER_S:
         return "much is copied to the host or from it"
     return max(busy_s, num_ops * device.op_overhead_s)
