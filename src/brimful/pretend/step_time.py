@@ -261,7 +261,7 @@ def _seconds(
     if other > _LEAST_OTHER * (other + total):
         share = other / (other + total)
         return f"{share:.0%} of its FLOPs (convolutions, 8 bits) have no known rate"
-    moved += fused_bytes(_update_bytes(recording, chosen), device)
+    moved += float(fused_bytes(_update_bytes(recording, chosen), device))
     busy_s = matrix_s + moved / bandwidth
     if _copied_bytes(recording, chosen) > _LEAST_COPIED * busy_s * _LINK_BYTES_PER_S:
         return "much is copied to the host or from it"
