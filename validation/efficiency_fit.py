@@ -1,8 +1,8 @@
 """How a generation's efficiency is fitted: ``python validation/efficiency_fit.py hopper``.
 
-Shares of the rate and sizes at half are fitted to runs of ``fit`` sources alone; where several fit
-about as well, the median over ``validation`` sources chooses. Runs of ``test`` sources are never
-read: what is published about them says how far a choice carries.
+Shares of the rate, and of all generations the tokens at half, are fitted to runs of ``fit`` sources
+alone; where several fit about as well, the median over ``validation`` sources chooses. Runs of
+``test`` sources are never read: what is published about them says how far a choice carries.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from brimful.published.rows import PublishedRun, runs_of
 from brimful.values.job import FP8, Job
 
 SHARES = (-0.06, -0.03, 0.0, 0.03, 0.06)
-WIDTHS = TOKENS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
-"""What is tried about the table's own values: added to the share, times the sizes at half."""
+TOKENS = (1.5, 2.0, 2.5, 3.0)
+"""What is tried: added to the table's share, and as ``efficiency.TOKENS_BALANCES``."""
 NUM_SHOWN = 10
 OF_ENGINE = {
     "hopper": ("engine_fp8_share", is_fitted_in_fp8, range(50, 81)),
@@ -57,16 +57,14 @@ class Fit(NamedTuple):
 
     Attributes:
         share: Of the 16-bit rate.
-        half_width: As in the table.
-        half_tokens: As in the table.
+        tokens: ``TOKENS_BALANCES``.
         fit_error: Mean absolute relative error over ``fit`` runs.
         validation_error: Median absolute relative error over ``validation`` runs; None: there are
             none.
     """
 
     share: float
-    half_width: float
-    half_tokens: float
+    tokens: float
     fit_error: float
     validation_error: float | None
 
@@ -152,22 +150,23 @@ def instead(generation: str, table: Efficiency) -> Iterator[None]:
 
 def tried(generation: str) -> Iterator[Fit]:
     """Try parameters about those of the table."""
-    own = generations()[generation]
+    own, before = generations()[generation], efficiency.TOKENS_BALANCES
     fitted, judged = (timed_runs(generation, split) for split in ("fit", "validation"))
-    for more, width, tokens in product(SHARES, WIDTHS, TOKENS):
+    for more, tokens in product(SHARES, TOKENS):
         share = round(own.matrix_shares["bf16"] + more, 3)
-        table = msgspec.structs.replace(
-            own,
-            matrix_shares={**own.matrix_shares, "bf16": share, "fp16": share},
-            half_width=width * own.half_width,
-            half_tokens=tokens * own.half_tokens,
-        )
-        with instead(generation, table):
-            seen = errors(judged)
-            yield Fit(
-                share, table.half_width, table.half_tokens, statistics.fmean(errors(fitted)),
-                statistics.median(seen) if seen else None,
-            )  # fmt: skip
+        shares = {**own.matrix_shares, "bf16": share, "fp16": share}
+        efficiency.TOKENS_BALANCES = tokens
+        with instead(generation, msgspec.structs.replace(own, matrix_shares=shares)):
+            yield _fit(share, fitted, judged)
+    efficiency.TOKENS_BALANCES = before
+
+
+def _fit(share: float, fitted: Sequence[PublishedRun], judged: Sequence[PublishedRun]) -> Fit:
+    seen = errors(judged)
+    return Fit(
+        share, efficiency.TOKENS_BALANCES, statistics.fmean(errors(fitted)),
+        statistics.median(seen) if seen else None,
+    )  # fmt: skip
 
 
 def tried_launches() -> Iterator[tuple[int, float]]:
@@ -219,16 +218,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("generation", choices=sorted(generations()))
     generation = parser.parse_args().generation
-    print("share  half width  half tokens  fit (mean)  validation (median)")
+    print("share  tokens  fit (mean)  validation (median)")
     for one in sorted(tried(generation), key=lambda one: one.fit_error)[:NUM_SHOWN]:
         print(_line(one))
-    own, seen = generations()[generation], errors(timed_runs(generation, "validation"))
     print("the table's:")
-    print(_line(Fit(
-        own.matrix_shares["bf16"], own.half_width, own.half_tokens,
-        statistics.fmean(errors(timed_runs(generation, "fit"))),
-        statistics.median(seen) if seen else None,
-    )))  # fmt: skip
+    runs = (timed_runs(generation, split) for split in ("fit", "validation"))
+    print(_line(_fit(generations()[generation].matrix_shares["bf16"], *runs)))
     for share, error in tried_in_fp8(generation):
         print(f"fp8 {share:.2f}: {error:.1%}")
     if generation in OF_ENGINE:
@@ -243,8 +238,7 @@ def main() -> None:
 
 def _line(one: Fit) -> str:
     seen = "none" if one.validation_error is None else f"{one.validation_error:.1%}"
-    sizes = f"{one.half_width:10.0f}  {one.half_tokens:11.0f}"
-    return f"{one.share:5.2f}  {sizes}  {one.fit_error:10.1%}  {seen:>19}"
+    return f"{one.share:5.2f}  {one.tokens:6.1f}  {one.fit_error:10.1%}  {seen:>19}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from brimful.cost.pipeline_replay import replay
 from brimful.cost.recipes import RECIPES
 from brimful.cost.shards import computed_bytes
 from brimful.cost.step import StepWork, step_seconds, traffic_of_update
-from brimful.hardware.cluster import Cluster, matrix_rate
+from brimful.hardware.cluster import Cluster, Device, matrix_rate
 from brimful.models.config import layout_of, read_config
 from brimful.models.layout import num_elements, parts
 from brimful.models.mixtures import known_experts
@@ -344,19 +344,19 @@ def _counted(job: Job, strategy: Strategy) -> Counted:
 
 
 @cache
-def _capability() -> float:
-    return scale_ceiling.cluster_of_reported().device.capability
+def _device() -> Device:
+    return scale_ceiling.cluster_of_reported().device
 
 
 def _trace(job: Job, strategy: Strategy) -> Recording:
     return trace(
-        job, strategy, imitate="cuda", capability=_capability(), count_costs=True,
+        job, strategy, imitate="cuda", capability=_device().capability, count_costs=True,
         count_messages=True,
     ).recording  # fmt: skip
 
 
 def _amounts(recording: Recording, num: int) -> Counted:
-    work = tuple(float(column[0]) for column in step_work(recording, num))
+    work = tuple(float(column[0]) for column in step_work(recording, num, _device()))
     found = collectives_of_step(recording, step=NUM_STEPS, num_micro_batches=num)
     (sent,) = [one for one in found if one.kind == ALL_TO_ALL]
     return Counted(work, float(sent.num_bytes), float(sent.num_calls))

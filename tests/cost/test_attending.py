@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brimful.cost.attending import attention_seconds, scores_by, scores_of, scores_on_tape
-from brimful.cost.efficiency import attention_share, generations
+from brimful.cost.efficiency import attention_share, efficiency_of
 from brimful.hardware.devices import gpus
 from brimful.models.config import load_model
 from brimful.values.job import plain_job
@@ -24,10 +24,10 @@ FLOPS = np.array([1e15])
 @each("row", [row for row in ROWS if "kernel" in row])
 def test_a_kernel_loses_as_much_of_its_benchmark_as_products_lose_of_theirs(row):
     device = gpus()[row["gpu"]]
-    table = next(e for e in generations().values() if device.capability in e.capabilities)
     measured = 3.5 / (1 / row["forward"] + 2.5 / row["backward"]) / BEST[row["gpu"]]
     told = attention_share(device, row["kernel"], row["length"], row["head"])
-    assert float(told) == pytest.approx(measured * table.matrix_shares["bf16"], rel=0.08)
+    share = efficiency_of(device).matrix_shares["bf16"]
+    assert float(told) == pytest.approx(measured * share, rel=0.08)
 
 
 def kernels(job, attention, gpu, **how):

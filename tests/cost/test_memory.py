@@ -122,7 +122,7 @@ def test_an_array_of_block_counts_is_each_count_alone(strategy, precision, kerne
     job, cluster = job_of(precision=precision), make_cluster(kernels)
     profile = profile_for(job, strategy.attention, cluster.device, family_of(job, strategy))
     family = family_of(job, strategy)
-    moved = update_bytes(states(job, update_of(job, CPU)), family)
+    moved = update_bytes(job, cluster.device, states(job, update_of(job, CPU)), family)
     for counts in ([0], list(range(1, NUM_LAYERS)), [NUM_LAYERS]):
         body = body_of(counts[0], NUM_LAYERS)
         family = Family(strategy.micro_batch, strategy.loss_chunks, body, np.array(counts), "full")

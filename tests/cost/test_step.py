@@ -8,7 +8,7 @@ from brimful.cost.attending import scores_by
 from brimful.cost.efficiency import ProductSize, efficiency_of, product_share
 from brimful.cost.estimate import estimate
 from brimful.cost.speed import speed_of, step_flops
-from brimful.cost.step import StepWork, step_seconds, utilization
+from brimful.cost.step import StepWork, step_seconds, update_on_device, utilization
 from brimful.hardware.devices import gpus
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model, parameter_count
@@ -34,6 +34,16 @@ def test_each_kind_of_work_takes_its_own_rate():
     assert attended.matrix_s == pytest.approx(0.5e15 / (rate * reached.attention["other"].share))
     moved = step_seconds(work(moved_bytes=1e12), JOB, H100, SIZE, OTHER)
     assert moved.memory_s == pytest.approx(1e12 / (H100.memory_bytes_per_s * reached.memory_share))
+
+
+def test_many_kernels_of_an_update_move_more_than_one():
+    """AdamW of whole lists was told to take what its fused kernel does."""
+    moved = [
+        update_on_device(msgspec.structs.replace(JOB, optimizer=name), H100, 1e9, 3e9)
+        for name in ("adamw", "adamw-foreach")
+    ]
+    clip, fused = 3e9, 7e9
+    assert moved[1] / moved[0] == pytest.approx((clip + 20 / 7 * fused) / (clip + fused))
 
 
 @pytest.mark.torch  # transformers reads what no file here describes

@@ -7,8 +7,8 @@ import pytest
 
 from brimful.published import compare as compared
 from brimful.published.compare import with_word
-from brimful.published.predict import predict
-from brimful.published.rows import published_runs
+from brimful.published.predict import predict, predict_tokens_per_s
+from brimful.published.rows import published_runs, runs_of
 
 RUNS = {run.id: run for run in published_runs()}
 LORA = RUNS["fms_base_Mistral-7B-v0.1_none_lora_1gpu_b8"]
@@ -191,3 +191,11 @@ def test_of_programs_that_were_not_traced_the_likeliest_is_told_without_a_range(
     predicted = predict(RUNS["fsdpqlora_RTX3090_Llama27B_QLoRA_fsdp_b10_s2048"])
     assert predicted.reserved_bytes is None
     assert predicted.likely_reserved_bytes / 2**30 == pytest.approx(20.97, rel=0.05)
+
+
+def test_fused_kernels_move_bytes_at_their_own_pace():
+    """They were told at the pace of PyTorch's own operations, which is slower now."""
+    runs = (run for run in runs_of("validation") if "fused kernels" in run.unlike)
+    run = next(run for run in runs if run.tokens_per_s)
+    plain = msgspec.structs.replace(run, unlike=())
+    assert predict_tokens_per_s(run) > predict_tokens_per_s(plain)

@@ -54,8 +54,7 @@ def test_fitting_reads_no_test_source(generation, monkeypatch):
 
     monkeypatch.setattr(efficiency_fit, "runs_of", watched)
     monkeypatch.setattr(efficiency_fit, "SHARES", (0.0,))
-    monkeypatch.setattr(efficiency_fit, "WIDTHS", (1.0,))
-    monkeypatch.setattr(efficiency_fit, "TOKENS", (1.0,))
+    monkeypatch.setattr(efficiency_fit, "TOKENS", (2.5,))
     assert list(efficiency_fit.tried(generation))
     assert set(asked) == {"fit", "validation"}
 

@@ -12,6 +12,7 @@ import scale_experts_part
 import scale_part
 from evidence import read_evidence
 
+from brimful.hardware.devices import gpus
 from brimful.models.config import load_model, read_config
 from brimful.simulate.attempt import step_work
 from brimful.simulate.messages import collectives_of_step
@@ -138,7 +139,7 @@ def test_what_a_device_gathers_and_sends_is_what_the_simulation_counts():
     gathered, reduced = scale_experts.traffic_bytes(job, own, strategy, num)
     assert gathered == pytest.approx(told["all-gather"], rel=0.02)
     assert reduced == pytest.approx(told["reduce-scatter"], rel=0.02)
-    work = step_work(recording, num)
+    work = step_work(recording, num, gpus()["h100-80gb"])
     for place in (0, 1):  # products, attention
         counted = num * sum(part.counted.work[place] for part in own)
         assert counted == pytest.approx(float(work[place][0]))

@@ -331,11 +331,10 @@ def _kernel_words(args: argparse.Namespace, job: "Job") -> list[str]:
 
 def _speed_words(args: argparse.Namespace) -> list[str]:
     """Say of a card's speed that runs do not bear out the range around it."""
-    from brimful.cost.assumptions import DATASHEET
     from brimful.hardware.compared import compared_words
 
     name, sheet = _card(args)
-    words = compared_words(name, DATASHEET.time_band) if sheet is not None else ""
+    words = compared_words(name) if sheet is not None else ""
     return [words] if words else []
 
 
@@ -456,11 +455,11 @@ def money_facts(
 
     is_given = is_length_given(args)
     cost = cost_of(job, cluster, step_s, prices_from(args))
-    band = assumptions_for(cluster.device).time_band
+    slow = assumptions_for(cluster.device).time_high
     with shown_in(getattr(args, "currency", None)):
         return (
             *run_facts(job, cost, is_length_given=is_given),
-            *limit_facts(args, cost, is_length_given=is_given, band=band),
+            *limit_facts(args, cost, is_length_given=is_given, slow=slow),
         )
 
 

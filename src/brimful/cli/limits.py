@@ -116,13 +116,13 @@ def limit_facts(
     cost: "Cost",
     *,
     is_length_given: bool,
-    band: float,
+    slow: float,
     is_shopped: bool = True,
 ) -> tuple[Fact, ...]:
     """Say whether a run keeps to what was asked of it; nothing where nothing was.
 
     ``args``: the flags; other verbs' may have no limits. ``is_length_given``: whether somebody said
-    how long the run is. ``band``: by what share a predicted time may be off. ``is_shopped``:
+    how long the run is. ``slow``: the slow end of a time's range, in parts of it. ``is_shopped``:
     whether ``brimful shop`` takes the same job.
     """
     kept = kept_of(args, cost, is_length_given=is_length_given)
@@ -130,7 +130,7 @@ def limit_facts(
         return ()
     if not is_length_given:
         return (Fact("limits", "are of a run, and nobody says how long it is: add --tokens"),)
-    words = [_deadline_words(kept, cost, band), _budget_words(kept, cost)]
+    words = [_deadline_words(kept, cost, slow), _budget_words(kept, cost)]
     missed = "--money-budget" if kept.within_budget is False else ""
     missed = "--deadline" if kept.in_time is False else missed
     missed = missed if is_shopped else ""
@@ -150,7 +150,7 @@ def _done_words(kept: Kept, cost: "Cost") -> str:
     return f"{done:,} of its {cost.num_steps:,} steps ({tokens} tokens) are done by then"
 
 
-def _deadline_words(kept: Kept, cost: "Cost", band: float) -> str:
+def _deadline_words(kept: Kept, cost: "Cost", slow: float) -> str:
     """Say whether a run is in time; empty: nobody asked."""
     if kept.deadline_s is None:
         return ""
@@ -158,7 +158,7 @@ def _deadline_words(kept: Kept, cost: "Cost", band: float) -> str:
         return "the deadline is not checked: the speed is unknown"
     most = format_days(kept.deadline_s / _DAY_S)
     if kept.in_time:
-        slow_days = cost.hours * _HOUR_S * (1 + band) / _DAY_S
+        slow_days = cost.hours * _HOUR_S * slow / _DAY_S
         is_sure = slow_days * _DAY_S <= kept.deadline_s
         risk = (
             ""

@@ -160,7 +160,7 @@ def run_estimate(args: argparse.Namespace) -> int:
 
     def answer() -> Answer:
         with shown_in(args.currency):
-            limits = _limit_facts(args, cost, assumptions_for(device).time_band)
+            limits = _limit_facts(args, cost, assumptions_for(device).time_high)
             summary = predicted_summary(found, device.description, cost, limits)
             below = way_facts(ways, cost, limits)
         if verdict == "NO" and not ways:
@@ -180,12 +180,12 @@ def _num_steps(args: argparse.Namespace, found: "Prediction") -> int | None:
     return found.num_steps if args.tokens is None else -(-int(args.tokens) // found.tokens_per_step)
 
 
-def _limit_facts(args: argparse.Namespace, cost: "Cost | None", band: float) -> "Sequence[Fact]":
+def _limit_facts(args: argparse.Namespace, cost: "Cost | None", slow: float) -> "Sequence[Fact]":
     """Say whether a run keeps to what was asked of it; where it has no length, what is missing."""
     if cost is None:
         return unchecked_facts(args, "nobody says how long the run is; add --tokens")
     # A market is not searched for a program that another framework runs.
-    return limit_facts(args, cost, is_length_given=True, band=band, is_shopped=False)
+    return limit_facts(args, cost, is_length_given=True, slow=slow, is_shopped=False)
 
 
 def _limits_json(args: argparse.Namespace, cost: "Cost | None") -> dict[str, object]:

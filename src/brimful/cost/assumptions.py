@@ -2,8 +2,16 @@
 
 import msgspec
 
-from brimful.cost.efficiency import attention_share, efficiency_of, power_limit_w
+from brimful.cost.efficiency import (
+    attention_share,
+    card_of,
+    efficiency_of,
+    half_sizes,
+    power_limit_w,
+)
 from brimful.hardware.cluster import Device
+from brimful.hardware.compared import compared, range_of
+from brimful.values.plan import Band
 
 _LONG, _HEAD = 8192, 128
 """Tokens of a row and width of a head, for which the share of fused attention is told."""
@@ -13,7 +21,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
     """Assumed values; none was measured on the user's machine.
 
     Attributes:
-        time_band: Relative half-width of the band around a predicted step time.
+        time_low: Part of a predicted step time that a tenth of runs take less than.
+        time_high: Part of it that a tenth take more than.
         reserved_low: Reserved over allocated bytes, at best.
         reserved_high: The same at worst without a capacity in the way, on one device: with a loss
             over whole logits most of what is reserved is free.
@@ -31,7 +40,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
         host_memory_bytes_per_s: What an update on a GPU's host reads and writes in a second.
     """
 
-    time_band: float
+    time_low: float
+    time_high: float
     reserved_low: float
     reserved_high: float
     reserved_high_sharded: float
@@ -48,7 +58,8 @@ class Assumptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DATASHEET = Assumptions(
-    time_band=0.4,
+    time_low=compared().others.low,
+    time_high=compared().others.high,
     reserved_low=1.0,
     reserved_high=1.55,
     reserved_high_sharded=1.37,
@@ -63,12 +74,21 @@ DATASHEET = Assumptions(
     host_kept=0.2,
     host_memory_bytes_per_s=1e11,
 )
-CALIBRATED = msgspec.structs.replace(DATASHEET, time_band=0.25)
+CALIBRATED = msgspec.structs.replace(DATASHEET, time_low=0.75, time_high=1.25)
 
 
 def assumptions_for(device: Device) -> Assumptions:
     """Return the assumptions that hold for a device, calibrated or from its datasheet."""
-    return CALIBRATED if device.calibrated else DATASHEET
+    if device.calibrated:
+        return CALIBRATED
+    around = range_of(card_of(device).name)
+    return msgspec.structs.replace(DATASHEET, time_low=around.low, time_high=around.high)
+
+
+def around(value: float, device: Device) -> Band:
+    """Return the range of what a device's speed decides: seconds, days, money."""
+    assumed = assumptions_for(device)
+    return Band(low=value * assumed.time_low, high=value * assumed.time_high)
 
 
 def describe(  # noqa: PLR0913 - a device, and what a run does on it
@@ -132,7 +152,7 @@ def _power_words(device: Device) -> str:
 
 
 def _rates_words(device: Device, assumed: Assumptions) -> str:
-    band = f"step time +-{assumed.time_band:.0%}"
+    band = f"step time x {assumed.time_low:.2f} to {assumed.time_high:.2f} (eight of ten runs)"
     if device.calibrated:
         return f"rates: measured on this machine; {band}"
     reached = efficiency_of(device)
@@ -141,13 +161,13 @@ def _rates_words(device: Device, assumed: Assumptions) -> str:
         f"{kernel} {float(attention_share(device, kernel, _LONG, _HEAD)):.0%}"
         for kernel in reached.attention
     )
+    at_half = half_sizes(device)
     sizes = (
-        f", half of that at width {reached.half_width:.0f} or {reached.half_tokens:.0f} tokens a "
-        "micro-batch"
+        f", half of that at width {at_half.width:.0f} or {at_half.tokens:.0f} tokens a micro-batch"
     )
     return (
         f"rates: datasheet, of which large matrix products reach {shares}"
-        f"{sizes if reached.half_width else ''}{_power_words(device)}; fused attention in "
+        f"{sizes if at_half.width else ''}{_power_words(device)}; fused attention in "
         f"rows of {_LONG:,} tokens {attended}; elementwise kernels {reached.memory_share:.0%} "
         f"({reached.source}); {band}"
     )

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from brimful.cost.assumptions import assumptions_for, describe
+from brimful.cost.assumptions import around, assumptions_for, describe
 from brimful.cost.attending import Scores, scores_of
 from brimful.cost.copied import copied_seconds
 from brimful.cost.deepspeed_engine import engine_memory
@@ -74,7 +74,6 @@ def estimate(
     memory, phases, flops, seconds = found
     peak = max(phase.num_bytes for phase in phases)
     speed = speed_of(job, cluster, strategy, seconds.total_s if seconds else None)
-    assumed = assumptions_for(device)
     return Estimate(
         items=items_at_peak(memory),
         phases=phases,
@@ -82,7 +81,7 @@ def estimate(
         predicted_peak_reserved_bytes=_reserved(peak, device, strategy),
         predicted_process_bytes=_process(peak, device, strategy),
         predicted_step_s=seconds.total_s if seconds else None,
-        predicted_step_band_s=around(seconds.total_s, assumed.time_band) if seconds else None,
+        predicted_step_band_s=around(seconds.total_s, device) if seconds else None,
         predicted_step_time=seconds,
         step_flops=flops,
         usable_bytes=limit_bytes,
@@ -125,7 +124,7 @@ def _one(job: Job, cluster: Cluster, strategy: Strategy, computed: _Computed) ->
     device, family = cluster.device, family_of(job, strategy)
     profile = profile_for(job, strategy.attention, device, family)
     memory, phases = _memory(job, device, strategy)
-    moved = update_bytes(memory.states, family) + copied_as_moved(job, family, device)
+    moved = update_bytes(job, device, memory.states, family) + copied_as_moved(job, family, device)
     work = family_work(job, profile, family, moved_by_update=moved)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
     updates = device_update_flops(job, family, num_shards_of(family))
@@ -265,8 +264,3 @@ def _process(peak: int, device: Device, strategy: Strategy) -> Band | None:
         low=reserved.low + sum(part.low_bytes for part in parts),
         high=reserved.high + sum(part.high_bytes for part in parts),
     )
-
-
-def around(value: float, half_width: float) -> Band:
-    """Return what is as far below a value as above it, in parts of it."""
-    return Band(low=value * (1 - half_width), high=value * (1 + half_width))

@@ -51,7 +51,7 @@ from brimful.cost.stage_site import (
     shapes_of,
     stages_on,
 )
-from brimful.cost.step import StepWork, step_seconds, traffic_of_update
+from brimful.cost.step import StepWork, step_seconds, update_on_device
 from brimful.cost.traffic import experts_traffic, gather_seconds, reduce_seconds, sent_seconds
 from brimful.cost.trajectory import Array, evaluate_terms, num_special
 from brimful.cost.update import update_flops
@@ -343,7 +343,7 @@ def _update_seconds(site: Site, stages: tuple[Stage, ...]) -> float:
     held, device = device_states(site, stages)[0], site.device
     if not device.memory_bytes_per_s:
         return math.nan  # a machine that was not measured
-    moved = traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
+    moved = update_on_device(site.job, device, held.gradients, held.trained + held.optimizer_state)
     parts = [shapes_of(site, stage) for stage in stages]
     flops = update_flops(site.job, lambda: chain.from_iterable(updated_on(site, parts)))
     none = np.zeros(())

@@ -17,6 +17,7 @@ from brimful.cost.attending import Scores, attention_seconds
 from brimful.cost.efficiency import (
     ProductSize,
     efficiency_of,
+    fused_bytes,
     product_share,
 )
 from brimful.cost.family import (
@@ -32,6 +33,7 @@ from brimful.cost.profiles import Dimensions, Group, Profile, Run, Work
 from brimful.cost.states import States
 from brimful.cost.trajectory import Array, evaluate_terms, middles
 from brimful.hardware.cluster import Device, matrix_rate
+from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import Job, Precision
 
 
@@ -63,23 +65,32 @@ class StepSeconds(NamedTuple):
     exposed_s: Array
 
 
-def update_bytes(held: States, family: Family) -> Any:
+def update_bytes(job: Job, device: Device, held: States, family: Family) -> Any:
     """Bytes that clip and update of a job move on the device, by what it holds."""
     if family.away.optimizer:
         return 0 * held.trained
-    return traffic_of_update(gradients=held.gradients, kept=held.trained + held.optimizer_state)
+    return update_on_device(job, device, held.gradients, held.trained + held.optimizer_state)
 
 
-def traffic_of_update(*, gradients: float, kept: float) -> float:
+def update_on_device(job: Job, device: Device, gradients: float, kept: float) -> Any:
+    """Bytes that an update on a device moves, whose kernels pass whole tensors: ``fused_bytes``.
+
+    Others as ``traffic_of_update``.
+    """
+    passes = OPTIMIZERS[job.optimizer].passes
+    return fused_bytes(traffic_of_update(gradients=gradients, kept=kept, passes=passes), device)
+
+
+def traffic_of_update(*, gradients: float, kept: float, passes: float = 1.0) -> float:
     """Bytes that clip and update move.
 
     The norm reads every gradient and scaling reads and writes it; the update reads the gradient
     once more and reads and writes what it keeps: parameters and optimizer state.
 
     ``gradients``: bytes of all gradients. ``kept``: bytes of the parameters that train, and of the
-    optimizer's state.
+    optimizer's state. ``passes``: of the optimizer's record.
     """
-    return 4 * gradients + 2 * kept
+    return 3 * gradients + passes * (gradients + 2 * kept)
 
 
 def family_work(job: Job, profile: Profile, family: Family, *, moved_by_update: float) -> StepWork:

@@ -23,6 +23,7 @@ from brimful.cost.efficiency import (
     ProductSize,
     attention_share,
     efficiency_of,
+    fused_bytes,
     product_share,
 )
 from brimful.hardware.cluster import Cluster, Device, matrix_rate
@@ -124,7 +125,7 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     attended = attention_share(device, _KERNELS[at.attention], at.key_len, at.channels)
     compute += (1 + _ATTENTION_BACKWARD + again) * flops.attended / (rate * float(attended))
     asked = asked_of(at)
-    moved = 2 * asked.num_bytes / (device.memory_bytes_per_s * share.memory_share)
+    moved = _moved_s(2 * asked.num_bytes, device)
     inside, by_products = within_a_stage(at, cluster), passes * dense
     waited = inside.waited + _beside(inside, by_products if overlaps.tensors else 0.0)
     waited *= 1 + _share_again(at) / 2
@@ -136,7 +137,7 @@ def _step_s(at: Layout, cluster: Cluster, overlaps: Overlaps) -> float:
     sent = max(0.0, sent - (micro - waited)) if is_beside else sent
     backward = at.num_micro * (micro - waited) * _BACKWARD / 3
     exposed = max(0.0, replicas - backward) if overlaps.replicas else replicas
-    update = _UPDATE_PASSES * state_bytes(at) / (device.memory_bytes_per_s * share.memory_share)
+    update = _moved_s(_UPDATE_PASSES * state_bytes(at), device)
     return at.num_micro * (micro + sent) + bubble + exposed + update
 
 
@@ -149,7 +150,12 @@ def _experts_read_s(at: Layout, device: Device) -> float:
     _, of_experts = parameters(at)
     narrow = sum(quantised_weights(at)[1])
     num_bytes = _HALF_BYTES * (sum(of_experts) - narrow) + narrow
-    return num_bytes / (device.memory_bytes_per_s * efficiency_of(device).memory_share)
+    return _moved_s(num_bytes, device)
+
+
+def _moved_s(num_bytes: float, device: Device) -> float:
+    reached = device.memory_bytes_per_s * efficiency_of(device).memory_share
+    return float(fused_bytes(num_bytes, device) / reached)
 
 
 def _beside(inside: Exchanges, products: float) -> float:

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from brimful.cost.assumptions import assumptions_for
+from brimful.cost.assumptions import around
 from brimful.cost.attending import CAUSAL_SHARE, kernel_named
 from brimful.cost.efficiency import (
     AttentionKernel,
     ProductSize,
     attention_share,
     efficiency_of,
+    fused_bytes,
     product_share,
 )
 from brimful.cost.step import traffic_of_update
@@ -209,10 +210,8 @@ def step_time(recording: Recording, tape: TimedTape, device: Device) -> StepTime
         return "no step was whole"
     middle_s = statistics.median_low(times.values())
     step = next(step for step, seconds in times.items() if seconds == middle_s)
-    band = assumptions_for(device).time_band
-    return StepTime(
-        step=step, simulated_s=middle_s, low_s=middle_s * (1 - band), high_s=middle_s * (1 + band)
-    )
+    band = around(middle_s, device)
+    return StepTime(step=step, simulated_s=middle_s, low_s=band.low, high_s=band.high)
 
 
 def _size_of(sizes: Counter[tuple[int, int]]) -> ProductSize:
@@ -262,7 +261,8 @@ def _seconds(
     if other > _LEAST_OTHER * (other + total):
         share = other / (other + total)
         return f"{share:.0%} of its FLOPs (convolutions, 8 bits) have no known rate"
-    busy_s = matrix_s + (moved + _update_bytes(recording, chosen)) / bandwidth
+    moved += float(fused_bytes(_update_bytes(recording, chosen), device))
+    busy_s = matrix_s + moved / bandwidth
     if _copied_bytes(recording, chosen) > _LEAST_COPIED * busy_s * _LINK_BYTES_PER_S:
         return "much is copied to the host or from it"
     return max(busy_s, num_ops * device.op_overhead_s)

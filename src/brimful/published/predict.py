@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple
 
 from brimful.cost.attending import scores_by, scores_of
+from brimful.cost.efficiency import fused_bytes
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.errors import BrimfulError, UnsupportedError
@@ -19,6 +20,8 @@ from brimful.values.plan import Band, Estimate
 
 COMPILED = "torch.compile"
 """Of a program whose blocks a compiler has made, which ours has not."""
+_FUSED = frozenset({COMPILED, "fused kernels", "fused loss", "Thunder"})
+"""Of programs whose kernels pass a tensor once; how many fewer tensors pass is not counted."""
 _TORCH = re.compile(r"\btorch (\d+)\.(\d+)")
 
 
@@ -167,7 +170,9 @@ def _tokens_per_s(run: PublishedRun, expressed: Expressed, estimated: Estimate) 
 
     A compiler makes them part of what is computed before; no formula counts them where it does not.
     """
-    step_s = estimated.predicted_step_s
+    step_s, parts = estimated.predicted_step_s, estimated.predicted_step_time
     if not step_s or (FLOAT8 in run.beyond and COMPILED not in run.unlike):
         return None
+    if parts and _FUSED & {*run.unlike}:
+        step_s -= parts.memory_s - float(fused_bytes(parts.memory_s, expressed.cluster.device))
     return expressed.job.tokens_per_step / step_s / run.num_devices

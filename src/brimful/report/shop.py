@@ -254,7 +254,7 @@ def kind_cells(found: Market, kind: Alone) -> tuple[str, ...]:
 def rests_on(shopped: Shopped) -> list[str]:
     """Say what the numbers rest on, and what they leave out."""
     lines = [
-        "step times of datasheets, a band of 40 % around each: days and USD have the same",
+        "step times of datasheets, in the range of eight of ten runs: days and USD have the same",
         "left out: loading, evaluating, saving, queues, lost work, disks, traffic, hosts' power",
         f"energy: power limit x {DRAW_SHARE:.0%} drawn (assumed); rented, x {PUE} (unchecked)",
         "plan: ZeRO stage / shards; TP: devices that share matrices; full, selective: checkpoints",

@@ -28,7 +28,7 @@ def seconds_of(search: Search, grid: Grid) -> Array:
     """Return seconds of a step, NaN where unknown: [batches, counts of blocks, shards]."""
     job, cluster = search.job, search.cluster
     held = held_of(search, grid)
-    moved: Array = update_bytes(held.states, grid.batches[0])
+    moved: Array = update_bytes(job, cluster.device, held.states, grid.batches[0])
     dims = grid_dimensions(job, grid.batches)
     amounts = _work(search, grid, dims)
     matrix, attended, bytes_moved, ops = amounts[..., None]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from brimful.cost.assumptions import assumptions_for
+from brimful.cost.assumptions import around
 from brimful.cost.efficiency import efficiency_of, matrix_type
 from brimful.cost.money import Cost
 from brimful.hardware.cluster import Cluster, matrix_rate
@@ -57,8 +57,8 @@ def speed_facts(
         is_rated = num_devices > 1 and share and matrix_rate(device, job.precision)
         whose = "what links these GPUs" if is_rated else "this GPU in this precision"
         return (Fact("speed", f"unknown: no rates are known of {whose}"),)
-    half = assumptions_for(device).time_band
-    spread = f", {format_range(step_s * (1 - half), step_s * (1 + half))}"
+    band = around(step_s, device)
+    spread = f", {format_range(band.low, band.high)}"
     mfu = None if estimate is None else estimate.mfu
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     rate, took = rate_words(job, step_s), f" ({format_seconds(step_s)} a step{spread}){used}"

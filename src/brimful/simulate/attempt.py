@@ -13,15 +13,15 @@ import numpy as np
 
 from brimful.cost.attending import scores_on_tape
 from brimful.cost.copied import Copied, copied_seconds
-from brimful.cost.efficiency import size_of
+from brimful.cost.efficiency import fused_bytes, size_of
 from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.exchange import sent_of
 from brimful.cost.expert_exchange import exchange_waits_s
 from brimful.cost.family import family_of
 from brimful.cost.managed import away_bytes, paging_seconds
-from brimful.cost.step import StepWork, step_seconds, traffic_of_update
+from brimful.cost.step import StepWork, step_seconds, traffic_of_update, update_on_device
 from brimful.cost.traffic import traffic_of, with_traffic
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, Device
 from brimful.models.config import has_layout
 from brimful.pretend.reading import items_at, peak_event_of
 from brimful.pretend.recording import TO_DEVICE, TO_HOST, OpCost, Recording
@@ -39,9 +39,12 @@ from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _STEP = f"step {NUM_STEPS}"
 _UPDATE = f"{_STEP} optimizer"
-_MOVES_NOTHING = ("aten.empty", "aten.new_empty", "c10d.")
-"""Beginnings of the names of operations that only allocate, and of what is sent over links, whose
-seconds are by formula: neither reads or writes what a kernel would."""
+_OF_TORCH = "."
+"""In the names of PyTorch's operations, and of no kernel that a compiler or a library wrote."""
+_MOVES_NOTHING = ("aten.empty", "aten.new_empty", "c10d.", "fsdp.all_gather_copy_in")
+"""Beginnings of the names of operations that only allocate, of what is sent over links, whose
+seconds are by formula, and of what FSDP copies of its shards before it gathers them, on a stream of
+its own beside the kernels (``foreach_all_gather`` in ``_fsdp_collectives.py``)."""
 
 
 class Attempt(NamedTuple):
@@ -152,10 +155,12 @@ def seconds_of_step(
     if not is_timed(job, strategy):
         return None
     num = num_micro_batches(job, strategy)
-    work, copied = step_work(recorded[0], num), step_copies(*recorded, num)
+    device = cluster.device
+    work, copied = step_work(recorded[0], num, device), step_copies(*recorded, num)
+    update = update_on_device(job, device, *_updated(recorded[0]))
+    work = work._replace(moved_bytes=work.moved_bytes + update)
     if job.keep_fp32:  # whose products run at another rate, and the tape does not tell them apart
         return None
-    device = cluster.device
     flops = attention_flops(recorded[0])
     scores = scores_on_tape(flops, job, strategy.attention)
     size = size_of(job, strategy.micro_batch, tp=strategy.tp)
@@ -197,24 +202,21 @@ def _short_of_host(host_bytes: int, cluster: Cluster) -> int:
     return max(0, host_bytes - cluster.host_ram_bytes)
 
 
-def step_work(recording: Recording, num_micro_batches: int) -> StepWork:
-    """Add up what one optimizer step computes: [1] each.
+def step_work(recording: Recording, num_micro_batches: int, device: Device) -> StepWork:
+    """Add up what one optimizer step computes, its update left out: [1] each.
 
     ``recording``: with the costs of ``NUM_STEPS`` steps. The first micro-batch of the last one is
     counted once, its second stands for every later one.
     """
-    last = _phases_of_last(recording)
     total = np.zeros(4)
     for cost, times in _costs_of_last(recording, num_micro_batches):
         if cost.op in {TO_HOST, TO_DEVICE} or cost.op.startswith(_MOVES_NOTHING):
             continue
         # What the update moves is counted from what it keeps: in place it has no outputs to count.
         moved = 0 if recording.phases[cost.phase] == _UPDATE else sum(cost.moved_bytes)
+        moved = moved if _OF_TORCH in cost.op else fused_bytes(moved, device)
         total += times * np.array([cost.matrix_flops, cost.attention_flops, moved, 1])
-    update = _update_bytes(recording, last)
-    matrix_flops, attention_flops, moved_bytes, num_ops = total
-    columns = (matrix_flops, attention_flops, moved_bytes + update, num_ops)
-    return StepWork(*(np.array([column]) for column in columns))
+    return StepWork(*total[:, None])
 
 
 def attention_flops(recording: Recording) -> Counter[str]:
@@ -262,13 +264,14 @@ def _costs_of_last(recording: Recording, num_micro_batches: int) -> Iterator[tup
             yield cost, num_micro_batches - 1 if is_later else 1
 
 
-def _update_bytes(recording: Recording, last: list[int]) -> float:
-    start = next(i for i in last if recording.phases[i] == _UPDATE)
+def _updated(recording: Recording) -> tuple[float, float]:
+    """Return the bytes of gradients when an update begins, and of what it keeps."""
+    start = next(i for i in _phases_of_last(recording) if recording.phases[i] == _UPDATE)
     alive = recording.alive_at(int(recording.phase_starts[start]) - 1)
     tags = np.array(recording.items, dtype=object)[recording.item[alive]]
     held = {name: float(recording.num_bytes[alive][tags == name].sum()) for name in _HELD}
     gradients = held[GRADIENTS]
-    return traffic_of_update(gradients=gradients, kept=gradients + held[OPTIMIZER_STATE])
+    return gradients, gradients + held[OPTIMIZER_STATE]
 
 
 _HELD = (GRADIENTS, OPTIMIZER_STATE)

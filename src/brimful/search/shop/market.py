@@ -12,8 +12,8 @@ from itertools import groupby
 
 import msgspec
 
-from brimful.cost.assumptions import assumptions_for
-from brimful.cost.estimate import around, tensor_limit_bytes
+from brimful.cost.assumptions import around
+from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.formula import told_short
 from brimful.cost.money import HOUR_S, PUE, energy_kwh
 from brimful.errors import InputError, UnknownMemoryError, UnsupportedError
@@ -155,8 +155,8 @@ def _wanted(request: Request, cells: Sequence[Cell]) -> dict[int, int]:
 
 def _slowest(point: Point, cluster: Cluster) -> Point:
     """Return what a run takes at the slow end of its range."""
-    band = assumptions_for(cluster.device).time_band
-    return Point(around(point.days, band).high, around(point.usd, band).high)
+    days, usd = (around(each, cluster.device).high for each in (point.days, point.usd))
+    return Point(days, usd)
 
 
 def _as_good(cells: Sequence[Cell], points: Sequence[Point], best: int, limits: Limits) -> int:
@@ -409,7 +409,6 @@ def option_of(
     job, number = request.on(cluster.name).job, cluster.num_devices
     whole_s = best.step_s * job.num_steps
     usd = None if price is None else price * number * whole_s / HOUR_S
-    band = assumptions_for(cluster.device).time_band
     hours = number * whole_s / HOUR_S
     kwh = energy_kwh(cluster.name, hours, overhead=1.0 if owned else PUE)
     if owned and kwh is not None and request.usd_per_kwh is not None:
@@ -424,10 +423,10 @@ def option_of(
         usable_bytes=tensor_limit_bytes(cluster),
         predicted_step_s=best.step_s,
         predicted_days=whole_s / DAY_S,
-        predicted_days_band=around(whole_s / DAY_S, band),
+        predicted_days_band=around(whole_s / DAY_S, cluster.device),
         tokens_per_s=job.tokens_per_step / best.step_s,
         usd_per_gpu_hour=price,
         predicted_usd=usd,
-        predicted_usd_band=None if usd is None else around(usd, band),
+        predicted_usd_band=None if usd is None else around(usd, cluster.device),
         predicted_energy_kwh=kwh,
     )

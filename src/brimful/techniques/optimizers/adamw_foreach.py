@@ -20,12 +20,18 @@ def _moments(parameters: Sequence[Updated], settings: Settings) -> Iterator[Mome
     yield Moment(tuple(each.num * settings.num_bytes for each in parameters))
 
 
+_PASSES = 20 / 7
+"""Decay (parameters read and written), lerp of the first moment (2 reads, 1 write), mul and addcmul
+of the second (5), root, division and sum of the temporary (6), addcdiv (4): 20 tensors pass, of
+which one kernel for all passes 7."""
+
 ADAMW_FOREACH = two_moments(
     "adamw-foreach",
     keeps="two moments per parameter",
     source="``_multi_tensor_adam`` in ``torch/optim/adam.py``",
     state=_state,
     moments=_moments,
+    passes=_PASSES,
     shards="all",
     on_host=True,
     deepspeed_engine=True,

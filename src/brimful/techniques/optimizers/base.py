@@ -139,6 +139,8 @@ class Optimizer:
         state: Returns what is kept of a parameter; the same before the first step and after.
         moments: See ``Moments``.
         flops: See ``Flops``.
+        passes: How often its kernels read and write gradients, parameters and state; 1: once, all
+            by one kernel.
         gathered_bytes: Returns what an update of a piece of a parameter gathers of its whole.
         rates: Fields of ``Job`` that it reads.
         is_momentum: Whether ``beta1`` is the momentum of the gradient itself.
@@ -174,6 +176,7 @@ class Optimizer:
     state: State
     moments: Moments
     flops: Flops = lambda _parameter, _settings: 0.0
+    passes: float = 1.0
     gathered_bytes: Callable[[Updated], int] = lambda _parameter: 0
     rates: frozenset[Rate] = field(default=frozenset({"beta1", "beta2", "epsilon"}))
     is_momentum: bool = False
