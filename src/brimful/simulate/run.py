@@ -44,7 +44,12 @@ from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation, state_made
-from brimful.simulate.pretending import ended_as_asked, pretending, with_values_where_asked
+from brimful.simulate.pretending import (
+    ended_as_asked,
+    layers_of,
+    pretending,
+    with_values_where_asked,
+)
 from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
 from brimful.simulate.unrolled import keeps_all_blocks, record_whole
 from brimful.simulate.worlds import experts_world, fullest_rank, world_of
@@ -263,7 +268,9 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
     world = world_of(job, strategy, tape, rank) if parted == 1 else experts_world(parted, tape)
-    with ended_as_asked(tape), pretending(tape, place, world, routing, strategy, knows=knows):
+    layers = layers_of(tape, place, skeleton, strategy)
+    pretend = pretending(tape, place, world, routing, strategy, knows=knows)
+    with ended_as_asked(tape), pretend, layers:
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         if parted > 1:
