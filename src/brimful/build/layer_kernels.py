@@ -13,13 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from brimful.build.liger import rebind
 from brimful.errors import UnsupportedError
 from brimful.models.attention_source import functions_behind, missing_kernels
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy
 
 _CLASSES = "transformers."
+_asking: dict[tuple[str, str], Any] = {}
+"""Functions that ask for a package, as their modules had them."""
 
 
 def check_packages(job: Job, strategy: Strategy) -> None:
@@ -33,14 +34,12 @@ def check_packages(job: Job, strategy: Strategy) -> None:
         )
 
 
-def run_own_code(model: nn.Module) -> None:
-    """Let a model run its classes' own functions, whatever is installed."""
-    changed: dict[ModuleType, dict[str, Any]] = {}
-    for module, _, name in functions_asked(model):
-        changed.setdefault(module, {})[name] = own_function(module, name)
-    for part in model.modules():
-        for home, functions in changed.items():
-            rebind(part, home, functions)
+def choose_code(model: nn.Module, strategy: Strategy) -> None:
+    """Let a model's classes run their own functions, or what packages have, in this process."""
+    for module, _, name in list(functions_asked(model)):
+        now = vars(module)[name]
+        asking = _asking.setdefault((module.__name__, name), now)
+        setattr(module, name, inspect.unwrap(now) if strategy.fused_kernels == "torch" else asking)
 
 
 def functions_asked(model: nn.Module) -> Iterator[tuple[ModuleType, str, str]]:

@@ -80,7 +80,7 @@ def fuse_kernels(model: Any) -> None:
         apply(model=model, **{k: v for k, v in _ALL_BUT_LOSS.items() if k in known})
         changed = replaced()
     for module in model.modules():
-        rebind(module, home, changed)
+        _rebind(module, home, changed)
 
 
 def _class_of(model: nn.Module) -> type:
@@ -105,7 +105,7 @@ def _restored(home: ModuleType) -> Iterator[Any]:
         vars(home).update(before)
 
 
-def rebind(module: nn.Module, home: ModuleType, changed: dict[str, Any]) -> None:
+def _rebind(module: nn.Module, home: ModuleType, changed: dict[str, Any]) -> None:
     """Let a module's own forward call what was changed, if it names any of that."""
     forward = module.forward
     plain = getattr(forward, "__func__", None)

@@ -331,7 +331,7 @@ def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
     """Say what has to be installed where a plan with fused kernels runs, if it is not here."""
     from brimful.techniques.fused_kernels import PACKAGES
 
-    if strategy.fused_kernels == "none" or all(map(find_spec, PACKAGES)):
+    if strategy.fused_kernels != "liger" or all(map(find_spec, PACKAGES)):
         return ()
     return (Fact("needs", "liger-kernel and triton where it runs: pip install 'brimful[liger]'"),)
 

@@ -67,7 +67,7 @@ def modules(launch: Launch) -> Modules:
             dx, dweight, dbias = convolve_backward(launch, x, weight, bias, dout)
             return dx, dweight, dbias, None, None
 
-    def causal_conv1d_fn(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def causal_conv1d_fn(
         x: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
@@ -82,7 +82,7 @@ def modules(launch: Launch) -> Modules:
             last = x.new_empty(x.shape[0], weight.shape[1] - 1, x.shape[1]).transpose(1, 2)
         return CausalConv1dFn.apply(x, weight, bias, initial_states, last)
 
-    def causal_conv1d_update(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def causal_conv1d_update(
         x: torch.Tensor,
         conv_state: torch.Tensor,
         weight: torch.Tensor,

@@ -161,7 +161,7 @@ def _backward(
 
 def _by_keys(launch: Launch, size: Sizes, given: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
     """Return ``chunk_bwd_dqkwg``, whose tiles are as wide as keys (Hopper: up to 128)."""
-    q, k, v_new, w, g, h, *_ = given
+    q, k, _, w, g, *_ = given
     parts = num_chunks(size.K, 2 * CHUNK)
     dq = q.new_empty(size.B, size.T, size.HV, size.K)
     dk = k.new_empty(size.B, size.T, size.HV, size.K)
@@ -190,7 +190,7 @@ def chunk_gated_delta_rule_of(launch: Launch) -> Any:
     class ChunkGatedDeltaRuleFunction(torch.autograd.Function):  # type: ignore[misc]  # untyped
         @staticmethod
         @as_forward
-        def forward(  # noqa: PLR0913, PLR0917 - the signature is fla's
+        def forward(
             ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, h0: Any, final: Any, norm: Any
         ) -> Any:  # fmt: skip
             given = dense(q, k, v, g, beta, h0)  # held until the end, as by ``input_guard``
@@ -215,7 +215,7 @@ def chunk_gated_delta_rule_of(launch: Launch) -> Any:
                 dk = l2norm_backward(launch, k, k_rstd, dk)
             return dq.to(q), dk.to(k), dv.to(v), dg.to(g), db.to(beta), dh0, None, None
 
-    def chunk_gated_delta_rule(  # noqa: PLR0913, PLR0917 - the signature is fla's
+    def chunk_gated_delta_rule(
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,

@@ -22,7 +22,7 @@ WORDS = f"flash-linear-attention {VERSION}, by what its functions allocate (fla/
 def _recurrent(launch: Launch, name: str) -> Any:
     """Return a function that writes token by token, with a state in fp32."""
 
-    def call(  # noqa: PLR0913, PLR0917 - the signature is fla's
+    def call(
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,

@@ -154,7 +154,7 @@ def chunk_kda_of(launch: Launch) -> Any:
     class ChunkKDAFunction(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped
         @staticmethod
         @as_forward
-        def forward(  # noqa: PLR0913, PLR0917 - the signature is fla's
+        def forward(
             ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, a_log: Any, bias: Any, h0: Any,
             final: Any, norm: Any, gates: Any,
         ) -> Any:  # fmt: skip
@@ -190,7 +190,7 @@ def chunk_kda_of(launch: Launch) -> Any:
             mine = dq.to(q), dk.to(k), dv.to(v), dg.to(g_input), db.to(beta)
             return *mine, da, dbias, dh0, None, None, None
 
-    def chunk_kda(  # noqa: PLR0913, PLR0917 - the signature is fla's
+    def chunk_kda(
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,

@@ -19,7 +19,7 @@ WORDS = f"mamba-ssm {VERSION}, by what its functions allocate (mamba_ssm/ops)"
 def modules(launch: Launch) -> Modules:
     """Return what its modules have."""
 
-    def selective_state_update(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def selective_state_update(
         state: torch.Tensor, x: torch.Tensor, dt: torch.Tensor, A: torch.Tensor,  # noqa: N803
         B: torch.Tensor, C: torch.Tensor, D: torch.Tensor | None = None,  # noqa: N803
         z: torch.Tensor | None = None, dt_bias: torch.Tensor | None = None,

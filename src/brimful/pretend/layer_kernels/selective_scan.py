@@ -75,7 +75,7 @@ def selective_scan_of(launch: Launch) -> Any:
                 db, dc = db.squeeze(1), dc.squeeze(1)
             return None, du, ddelta, da, db, dc, dd, dz, dbias
 
-    def selective_scan_fn(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def selective_scan_fn(
         u: torch.Tensor, delta: torch.Tensor, A: torch.Tensor,  # noqa: N803
         B: torch.Tensor, C: torch.Tensor, D: torch.Tensor | None = None,  # noqa: N803
         z: torch.Tensor | None = None, delta_bias: torch.Tensor | None = None,
@@ -135,7 +135,7 @@ def inner_of(launch: Launch) -> Any:
         def backward(ctx: Any, dout: Any) -> Any:
             return None, *_inner_backward(launch, ctx.saved_tensors, ctx.norms, dout)
 
-    def mamba_inner_fn(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def mamba_inner_fn(
         xz: torch.Tensor, conv1d_weight: torch.Tensor, conv1d_bias: torch.Tensor | None,
         x_proj_weight: torch.Tensor, delta_proj_weight: torch.Tensor,
         out_proj_weight: torch.Tensor, out_proj_bias: torch.Tensor | None,

@@ -272,7 +272,7 @@ def chunk_scan_of(launch: Launch) -> Any:
             )
             return None, None, dx, ddt, da, db, dc, dd, dz, dbias, None
 
-    def mamba_chunk_scan_combined(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def mamba_chunk_scan_combined(
         x: torch.Tensor, dt: torch.Tensor, A: torch.Tensor,  # noqa: N803
         B: torch.Tensor, C: torch.Tensor, chunk_size: int,  # noqa: N803
         D: torch.Tensor | None = None, z: torch.Tensor | None = None,  # noqa: N803
@@ -402,7 +402,7 @@ def split_scan_of(launch: Launch) -> Any:
             zxbcdt, out, rstd, *given = ctx.saved_tensors
             return _split_backward(launch, (zxbcdt, out, rstd), _Layer(*given, *ctx.sizes), dout)
 
-    def mamba_split_conv1d_scan_combined(  # noqa: PLR0913, PLR0917 - the signature is the package's
+    def mamba_split_conv1d_scan_combined(
         zxbcdt: torch.Tensor, conv1d_weight: torch.Tensor, conv1d_bias: torch.Tensor | None,
         dt_bias: torch.Tensor, A: torch.Tensor, D: torch.Tensor, chunk_size: int,  # noqa: N803
         initial_states: torch.Tensor | None = None,  # noqa: ARG001
