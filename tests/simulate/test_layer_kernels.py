@@ -20,13 +20,13 @@ from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.replacing import replaced
 from brimful.simulate.layer_kernels import in_classes
 from hybrids import HYBRID
-from samples import make_job, make_strategy
+from samples import make_cluster, make_job, make_strategy
 
 pytestmark = pytest.mark.torch
 
 BATCH, TOKENS, HEADS, VALUES, WIDTH = 2, 256, 2, 4, 64
 SMALL = {
-    "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3,
+    "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3,
     "num_attention_heads": 4, "max_position_embeddings": 256, "pad_token_id": 0,
 }  # fmt: skip
 PURE = {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 64, "pad_token_id": 0}
@@ -191,3 +191,23 @@ def test_a_model_runs_its_own_code_where_that_is_asked_for_and_no_longer():
     assert vars(module)[name] is own_function(module, name) is not asking
     choose_code(model, asking_for("none")[1])
     assert vars(module)[name] is asking
+
+
+def test_what_is_predicted_of_layers_is_what_is_simulated():
+    """Before, each length was a program of its own, whose loops were traced."""
+    from brimful.cost.estimate import estimate
+    from brimful.cost.own_programs import needs_of
+    from brimful.models.traced import find_built
+    from brimful.simulate.on_demand import trace_needs
+    from brimful.simulate.run import simulate
+
+    own = {**SMALL, "max_position_embeddings": 4096, **HYBRID["qwen3_5_text"]}
+    model = read_config("predicted", {"model_type": "qwen3_5_text", **own})
+    job = make_job(model=model, seq_len=1024, precision="bf16", global_batch=6)
+    strategy, cluster = make_strategy(micro_batch=3), make_cluster("cuda")
+    trace_needs(job, "sdpa", "cuda", needs_of(job, strategy), watch=lambda _state: None)
+    built = find_built(job.model)
+    assert built.packaged == (False, False)
+    predicted = estimate(job, cluster, strategy).predicted_peak_allocated_bytes
+    simulated = simulate(job, cluster, strategy).simulated_peak_allocated_bytes
+    assert abs(predicted - simulated) < 512  # numbers outside the blocks

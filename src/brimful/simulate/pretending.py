@@ -59,18 +59,20 @@ def _is_own(error: Exception) -> bool:
 
 
 @contextmanager
-def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
+def pretending(  # noqa: PLR0913, PLR0917 - what a GPU is, and what is heard of it
     tape: Tape,
     place: Place,
     world: AbstractContextManager[None],
     routing: Routing,
     strategy: Strategy,
+    model: Module,
     *,
     knows: bool,
 ) -> Iterator[None]:
     """Be on the pretend GPU inside the block, in a world, with a tape that hears all.
 
-    ``knows``: whether integers that are known are kept beside the tensors.
+    ``model``: whose layers may run what packages have. ``knows``: whether integers that are known
+    are kept beside the tensors.
     """
     how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
     imitation = kernels.imitate(place.kernels, **how)
@@ -81,12 +83,12 @@ def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
         fake_mode as fake, modules_move(fake), states_counted(),
         knowing() if knows else nullcontext(), tape,
-        compiler_of(tape, strategy), fused,
+        compiler_of(tape, strategy), fused, _layers_of(tape, place, model, strategy),
     ):  # fmt: skip
         yield
 
 
-def layers_of(
+def _layers_of(
     tape: Tape, place: Place, model: Module, strategy: Strategy
 ) -> AbstractContextManager[Any]:
     """Return what lets layers of a model run what packages have for them, or their class's code.

@@ -148,9 +148,7 @@ def _within_backward(
     return dq2, dk2, db2.sum(0).add_(db), dg2
 
 
-def chunk_kda_of(launch: Launch) -> Any:
-    """Return ``chunk_kda``."""
-
+def _function(launch: Launch) -> Any:
     class ChunkKDAFunction(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped
         @staticmethod
         @as_forward
@@ -190,6 +188,13 @@ def chunk_kda_of(launch: Launch) -> Any:
             mine = dq.to(q), dk.to(k), dv.to(v), dg.to(g_input), db.to(beta)
             return *mine, da, dbias, dh0, None, None, None
 
+    return ChunkKDAFunction
+
+
+def chunk_kda_of(launch: Launch) -> Any:
+    """Return ``chunk_kda``."""
+    function = _function(launch)
+
     def chunk_kda(
         q: torch.Tensor,
         k: torch.Tensor,
@@ -208,7 +213,7 @@ def chunk_kda_of(launch: Launch) -> Any:
     ) -> Any:
         check_plain({"cu_seqlens": cu_seqlens, **kwargs}, _FOLLOWED)
         gates = (A_log, dt_bias) if use_gate_in_kernel else (None, None)
-        return ChunkKDAFunction.apply(
+        return function.apply(
             q, k, v, g, beta, *gates, initial_state, output_final_state,
             use_qk_l2norm_in_kernel, use_gate_in_kernel,
         )  # fmt: skip
