@@ -75,7 +75,8 @@ class Scan(NamedTuple):
         """Return FLOPs: of products with states, of causal ones in chunks, of whole squares."""
         of_states = states * 2 * self.size * math.prod(self.states)
         in_chunks = causal * math.prod(self.steps) * self.size * self.x.shape[3]
-        return of_states + in_chunks + squares * 2 * math.prod(self.squares) * self.b.shape[3]
+        in_squares = squares * 2 * math.prod(self.squares) * self.b.shape[3]
+        return int(of_states + in_chunks + in_squares)
 
     def wide(self, *shape: int) -> torch.Tensor:
         """Return room for numbers in fp32."""
