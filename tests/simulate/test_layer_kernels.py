@@ -26,7 +26,7 @@ pytestmark = pytest.mark.torch
 
 BATCH, TOKENS, HEADS, VALUES, WIDTH = 2, 256, 2, 4, 64
 SMALL = {
-    "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3,
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,
     "num_attention_heads": 4, "max_position_embeddings": 256, "pad_token_id": 0,
 }  # fmt: skip
 PURE = {"hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 64, "pad_token_id": 0}
