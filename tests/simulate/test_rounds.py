@@ -65,7 +65,10 @@ def test_rounds_that_are_left_out_are_what_all_would_have_done(
     model = read_config("tiny", {**SIZES, **MODELS[model_type], "model_type": model_type})
     job = make_job(model=model, seq_len=LENGTH, global_batch=2, precision=precision)
     strategy = make_strategy(
-        micro_batch=1, activation_checkpointing=checkpointing, attention="eager"
+        micro_batch=1,
+        activation_checkpointing=checkpointing,
+        attention="eager",
+        fused_kernels="torch",
     )
     how = {"imitate": "cuda", "count_costs": True, "num_steps": 1}
     whole = trace(job, strategy, **how)

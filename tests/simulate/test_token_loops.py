@@ -60,7 +60,7 @@ def test_a_recurrence_is_the_same_from_few_tokens():
     own = {"model_type": "qwen3_next", **SIZES, **HYBRID["qwen3_next"]}
     job = make_job(model=read_config("tiny", own), seq_len=1024, precision="bf16", global_batch=6)
     built = replace(read_built(job, "sdpa"), loops=True)
-    program = chosen_program(job, "sdpa", "cuda", "full")
+    program = chosen_program(job, "sdpa", "plain", "full")
     few = OwnProgram(program, job, built, gathers=False)
     told, all_run = (
         with_variants(None, each, {"plain": frozenset({1})}, {})
@@ -109,7 +109,8 @@ def test_a_loop_over_single_tokens_is_told_from_few_of_them(monkeypatch):
         "eos_token_id": None,
     }  # fmt: skip
     job = make_job(model=read_config("scans", own), seq_len=64, precision="bf16", global_batch=6)
-    strategy, lengths = make_strategy(micro_batch=3, attention="eager"), []
+    strategy = make_strategy(micro_batch=3, attention="eager", fused_kernels="torch")
+    lengths = []
     run = own_cases.micro_step
 
     def noted(program, batch, *, num_targets):
@@ -117,7 +118,7 @@ def test_a_loop_over_single_tokens_is_told_from_few_of_them(monkeypatch):
         return run(program, batch, num_targets=num_targets)
 
     monkeypatch.setattr(own_cases, "micro_step", noted)
-    trace_needs(job, "eager", "cuda", needs_of(job, strategy), watch=lambda _state: None)
+    trace_needs(job, "eager", "plain", needs_of(job, strategy), watch=lambda _state: None)
     built, cluster = find_built(job.model), make_cluster("cuda")
     assert (built.loops, built.by_token) == (True, True)
     assert sorted(set(lengths)) == [8 * 2, 8 * 3, 8 * 4, 64]  # at the last they are only checked

@@ -13,6 +13,7 @@ from brimful.build.early_update import EarlyUpdate
 from brimful.build.exactness import check_built
 from brimful.build.fp8_layers import use_fp8
 from brimful.build.keep_fp32 import check_kept
+from brimful.build.layer_kernels import check_packages, choose_code
 from brimful.build.liger import check_installed, fuse_kernels
 from brimful.build.model import materialize
 from brimful.build.offload import HostOptimizer, Offloaded, mark_away, offload_blocks, offloaded
@@ -77,6 +78,8 @@ def _check(job: Job, strategy: Strategy, device: torch.device, skeleton: nn.Modu
         check_fused(strategy, place)
         if strategy.fused_kernels == "liger":
             check_installed()
+        if device.type == "cuda":
+            check_packages(job, strategy)
 
 
 def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
@@ -114,6 +117,8 @@ def finish_program(  # noqa: PLR0913 - skeletons, and where they get their bytes
         use_fp8(model, job, emulate=emulates)
     if strategy.fused_kernels == "liger":
         fuse_kernels(model)
+    if device.type == "cuda":
+        choose_code(model, strategy)
     checkpoint_blocks(model, job, strategy)
     compile_model(model, strategy)
     num_again = num_checkpointed(strategy, num_layers=job.model.num_layers)

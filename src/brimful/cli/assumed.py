@@ -61,7 +61,7 @@ def assumed_facts(
     has_room = is_whole or getattr(args, "verbose", False)
     told = words if has_room else _what_fits(words)
     assumed = (Fact("assumed", f"{', '.join(told)} (all: -v)"),) if words else ()
-    facts = (*_size_facts(job), *_whole_facts(job), *_kernel_facts(job), *expert_facts(job))
+    facts = (*_size_facts(job), *_whole_facts(job), *_kernel_facts(args, job), *expert_facts(job))
     return (*facts, *_dropout_facts(job), *_update_facts(args, job), *assumed)
 
 
@@ -351,7 +351,7 @@ def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
     """Say what has to be installed where a plan with fused kernels runs, if it is not here."""
     from brimful.techniques.fused_kernels import PACKAGES
 
-    if strategy.fused_kernels == "none" or all(map(find_spec, PACKAGES)):
+    if strategy.fused_kernels != "liger" or all(map(find_spec, PACKAGES)):
         return ()
     return (Fact("needs", "liger-kernel and triton where it runs: pip install 'brimful[liger]'"),)
 
@@ -378,20 +378,20 @@ def _network_words(args: argparse.Namespace) -> str:
     return f"network {network_between(find_gpu(counts.gpu))}"
 
 
-def _kernel_facts(job: "Job") -> tuple[Fact, ...]:
-    """Say which packages' kernels would take less than what a class runs without them."""
-    from brimful.models.architectures import ARCHITECTURES
-    from brimful.models.attention_source import missing_kernels
-    from brimful.models.spec import MODULE
+def _kernel_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:
+    """Say which packages' kernels are taken to run, or would take less than what runs."""
+    from brimful.models.attention_source import missing_kernels, named_kernels
 
-    model_type = job.model.model_type
-    missing = () if model_type in {*ARCHITECTURES, MODULE} else missing_kernels(model_type)
-    if not missing:
-        return ()
-    words = " and ".join(missing)
-    return (
-        Fact("kernels", f"transformers' own code, for want of {words} here; with it less memory"),
-    )
+    named = named_kernels(job.model.model_type)
+    missing = " and ".join(missing_kernels(job.model.model_type))
+    own = "transformers' own code"
+    if named and _card(args)[1] is None:
+        words = f"{own}, for want of {missing} here; with it less memory" if missing else ""
+    elif getattr(args, "fused_kernels", None) == "torch":
+        words = f"{own}, not {named}, which take less" if named else ""
+    else:
+        words = f"{named}, installed there (--fused-kernels torch: without)" if named else ""
+    return (Fact("kernels", words),) if words else ()
 
 
 def run_of(

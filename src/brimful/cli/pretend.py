@@ -22,6 +22,7 @@ from brimful.cli.pretend_behind import taken_from_behind
 from brimful.cli.pretend_largest import largest_of
 from brimful.cli.pretend_script import Done, Instead, allocator_of, known_event, pretended_gpu, ran
 from brimful.cli.pretend_units import with_blocks
+from brimful.models.attention_source import LAYERS
 from brimful.pretend.largest import Largest, argument_of, with_default
 from brimful.pretend.step_values import BUDGET_S
 from brimful.text.terminal import note
@@ -73,7 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allocator", metavar="SETTINGS", help=allocator)
     selected = "count the largest result where its size hangs on values"
     add("--assume-all-selected", action="store_true", help=selected)
-    assumed = "stand in for a package of kernels that is not installed here, e.g. triton"
+    assumed = "stand in for a package of kernels that is not installed here, e.g. triton; without "
+    assumed += f"it for {', '.join(sorted(LAYERS.values()))}; none: for no package"
     add("--assume", metavar="PACKAGE", action="append", default=[], help=assumed)
     types = parsing.choice("--weights-dtype", WEIGHTS_DTYPES)
     kept = "of the hub's weights that are not here, where the script says none: float32, as "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brimful.allocator.config import settings_in
 from brimful.errors import BrimfulError, InputError
+from brimful.models.attention_source import LAYERS
 from brimful.text.escaping import one_line
 from brimful.text.terminal import say
 
@@ -87,9 +88,14 @@ def pretended_gpu(args: argparse.Namespace) -> "Run":
         imitate=args.kernels,
         assume_all_selected=args.assume_all_selected,
         says_cuda=True,
-        assume=args.assume,
+        assume=assumed_packages(args.assume),
         weights_dtype=args.weights_dtype or "",
     )
+
+
+def assumed_packages(typed: Sequence[str]) -> tuple[str, ...]:
+    """Return what is stood in for: what somebody typed, else what layers ask for; none: nothing."""
+    return tuple(name for name in typed or sorted(LAYERS.values()) if name != "none")
 
 
 def allocator_of(args: argparse.Namespace) -> str:

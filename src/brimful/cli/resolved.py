@@ -30,6 +30,7 @@ from brimful.models.resized import with_num_labels, with_positions, with_vocab_s
 from brimful.models.spec import ModelSpec
 from brimful.models.targets import are_all_linear, check_targets
 from brimful.techniques.exact import exactness
+from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.kernel_support import check_precision
 from brimful.techniques.parallel.stages import ONE_STAGE
 from brimful.techniques.parallel.stages import Schedule as PipelineSchedule
@@ -442,8 +443,11 @@ def strategy_from(args: argparse.Namespace, job: Job, cluster: Cluster) -> Strat
         )
         args.zero = 0
 
+    fused = usual.fused_from(args, job, cluster)
+
     def make(zero: Zero) -> Strategy:
-        strategy = _strategy(args, job, attention, _degrees_from(args, each, zero))
+        degrees = _degrees_from(args, each, zero)
+        strategy = _strategy(args, job, attention, degrees, fused)
         return check_strategy(job, placed(strategy, cluster.num_devices))
 
     return usual.strategy_that_runs(args, each, make)
@@ -457,7 +461,11 @@ def _offload(args: argparse.Namespace, job: Job, engine: str) -> str:
 
 
 def _strategy(
-    args: argparse.Namespace, job: Job, attention: Attention, degrees: dict[str, Any]
+    args: argparse.Namespace,
+    job: Job,
+    attention: Attention,
+    degrees: dict[str, Any],
+    fused: FusedKernels | None,
 ) -> Strategy:
     engine, pp = _or(args.engine, defaults.ENGINE), _or(args.pp, 1)
     return Strategy(
@@ -478,7 +486,7 @@ def _strategy(
         optimizer_in_backward=bool(args.optimizer_in_backward),
         compile=_or(args.compile, defaults.COMPILE),
         fsdp=_or(args.fsdp, defaults.FSDP),
-        fused_kernels=_or(args.fused_kernels, defaults.FUSED_KERNELS),
+        fused_kernels=fused or defaults.FUSED_KERNELS,
         allocator=_or(args.allocator, defaults.ALLOCATOR),
         **degrees,
     )

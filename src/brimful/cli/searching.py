@@ -406,6 +406,7 @@ def pins_from(args: argparse.Namespace) -> "list[Pins]":
     job = resolved.job_from(args)
     values = {name: getattr(args, name) for name in Pins._fields}
     values["reference"] = values["reference"] or default_reference(job)
+    values["fused_kernels"] = usual.fused_from(args, job, resolved.cluster_from(args))
     given = list(values.values())
     lists = [each if isinstance(each, list) else [each] for each in given]
     choices = [Pins(*values) for values in product(*lists)]

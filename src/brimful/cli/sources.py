@@ -69,7 +69,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
     is_flat = any(each.flag == "fsdp" for each in kept) and args.fsdp is not None
     flat = tuple(_flat_notes(args)) if is_flat else ()
     unfused: tuple[str, ...] = ()
-    if any(each.flag == "fused_kernels" and each.value != "none" for each in kept):
+    if any(each.flag == "fused_kernels" and each.value == "liger" for each in kept):
         unfused = tuple(_unfused_words(args))
     if any(each.flag == "attention" for each in kept) and not _attends_so(args):
         kept, args.attention = [each for each in kept if each.flag != "attention"], None

@@ -13,8 +13,11 @@ from typing import cast
 from brimful.cli import defaults
 from brimful.cli.parsing import note_once
 from brimful.errors import InputError, UnsupportedError
-from brimful.hardware.cluster import Device
+from brimful.hardware.cluster import Cluster, Device
+from brimful.hardware.gpus import LOCAL
+from brimful.models.attention_source import missing_kernels
 from brimful.models.kernels import attentions_of, check_taken, left_out
+from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.kernel_support import (
     Place,
     check_attention,
@@ -71,6 +74,18 @@ def usual_precision(devices: Sequence[Device]) -> tuple[Precision, str]:
 def _why_emulated(recipe: Precision, devices: Sequence[Device]) -> str | None:
     reasons = [why_emulated(recipe, place_of(device)) for device in devices]
     return reasons[0] if reasons and all(reasons) else None
+
+
+def fused_from(args: argparse.Namespace, job: Job, cluster: Cluster) -> FusedKernels | None:
+    """Resolve ``--fused-kernels``; None: nobody said, and what layers ask for is installed there.
+
+    Of this machine's GPU it is known whether it is.
+    """
+    typed: FusedKernels | None = args.fused_kernels
+    is_here = cluster.name == LOCAL and cluster.device.kernels == "cuda"
+    if typed is None and is_here and missing_kernels(job.model.model_type):
+        return "torch"
+    return typed
 
 
 def attention_from(args: argparse.Namespace, job: Job, device: Device | None) -> Attention:

@@ -94,7 +94,7 @@ def is_traceable(job: Job, strategy: Strategy, device: Device) -> bool:
         and (job.adapter is None or adapted_of(job) is not None)
         and not missing_reference(job, strategy.attention, strategy.reference, device)
         and not _untraced(job)
-        and (strategy.fused_kernels == "none" or _is_fused_predicted(job, strategy, device))
+        and (strategy.fused_kernels != "liger" or _is_fused_predicted(job, strategy, device))
         and (
             is_away_traced(job, strategy)
             or not is_foreseen(
@@ -155,7 +155,7 @@ def _unforeseen(job: Job, strategy: Strategy, device: Device) -> str:
     shipped = shipped_settings(job, strategy.attention)
     again = strategy.activation_checkpointing
     shipped[f"activation_checkpointing={again}"] = recompute_of(strategy) in SHIPPED_AGAIN
-    shipped[f"fused_kernels={strategy.fused_kernels}"] = strategy.fused_kernels == "none"
+    shipped[f"fused_kernels={strategy.fused_kernels}"] = strategy.fused_kernels != "liger"
     shipped[f"offload={strategy.offload}"] = not is_away_traced(job, strategy)
     missing = [name for name, is_in in shipped.items() if not is_in] + _untraced(job)
     if missing:

@@ -31,6 +31,7 @@ from brimful.cost.programs import (
     adapted_of,
     attending,
     program_of,
+    runs_packages,
     traced_precision,
     tuning_of,
     untraced_attention,
@@ -47,8 +48,9 @@ from brimful.cost.sequences import Blocks
 from brimful.cost.traced_fields import traced_fields
 from brimful.files.remembered import once_for_each
 from brimful.files.traced import REFUSED, digest, read_traced
+from brimful.models.attention_source import asked_packages
 from brimful.models.sequence import numbered
-from brimful.models.traced import BuiltModel, find_built, num_windows_within
+from brimful.models.traced import BuiltModel, as_run, find_built, num_windows_within
 from brimful.techniques.dropout import drops
 from brimful.values.job import FP8, Job, Packing, Task
 from brimful.values.strategy import Attention, Recompute, Strategy
@@ -177,6 +179,8 @@ def missing_needs(
     """
     found, built, needs = set(), find_built(job.model), list(needs)
     may_part = not any(need.ep == 1 for need in needs)
+    if built is not None:
+        built = as_run(built, packaged=runs_packages(job.model, kernels))
     is_of_one_length = built is not None and built.loops and not built.by_token
     for need in needs:
         if is_of_one_length and not tells_chunks(need.num_chunks, job.seq_len):
@@ -287,17 +291,22 @@ def _own(  # noqa: PLR0913 - what makes operations differ
 ) -> Program:
     """Name the program of one model; with ``is_any`` of every rank, or number that part experts."""
     built, model = find_built(job.model), job.model
+    precision = traced_precision(job, gathers=gathers)
+    kernels = attending(model, precision, attention, kernels)
+    packaged = runs_packages(model, kernels)
+    if built is not None:
+        built = as_run(built, packaged=packaged)
     windows = None if built is None else num_windows_within(built, job.seq_len)
     length = job.seq_len if built is not None and built.loops else job.seq_len % ROUNDED_TOKENS
-    precision = traced_precision(job, gathers=gathers)
     shown = () if built is None else shown_sending(built, sending)
-    hashed = _hashed(job, windows, length, shown, gathers, ANY if is_any and ep > 1 else ep, is_any)
+    parted = ANY if is_any and ep > 1 else ep
+    hashed = _hashed(job, windows, length, shown, gathers, parted, is_any, packaged)
     return Program(
         architecture=f"{model.model_type}{OWN}{hashed}",
         tuning="",
         precision=precision,
         attention=attention,
-        kernels=attending(precision, attention, kernels),
+        kernels=kernels,
         recompute=recompute,
     )
 
@@ -311,6 +320,7 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
     gathers: bool,  # noqa: FBT001
     ep: int | str,
     is_any: bool,  # noqa: FBT001
+    packaged: bool,  # noqa: FBT001
 ) -> str:
     """Hash what of a job decides an operation or a size, beside what a program names."""
     rank = job.adapter and (ANY if is_any else job.adapter.rank)
@@ -329,5 +339,6 @@ def _hashed(  # noqa: PLR0913, PLR0917 - what decides operations
         job.precision == FP8,
         *([[each[1:4] for each in shown]] if shown else []),
         *([{"ep": ep}] if ep != 1 else []),
+        *([{"layers": asked_packages(job.model.model_type)}] if packaged else []),
         *([{"dropout": job.dropout}] if drops(job) else []),
     )

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from brimful.hardware.cluster import AMPERE, Device
 from brimful.models.architecture import ONE_KERNEL_GELU
 from brimful.models.architectures import record_of
+from brimful.models.attention_source import asked_packages
 from brimful.models.kernels import left_out
 from brimful.models.module_paths import names_block
 from brimful.models.spec import ModelSpec
@@ -32,12 +33,17 @@ IMPLEMENTATION = "hf"
 Kernels = Literal[
     "cpu", "cuda", "cuda7",
     "liger80", "liger86", "liger89", "liger90", "liger100", "liger120",
+    "plain", "plain7",
 ]  # fmt: skip
 """``liger90``: CUDA's of capability 9.0 with Liger's beside them, which make a buffer for each of
 a card's multiprocessors. ``cuda7``: what cards before Ampere, of capability 7 or less, run where it
 is not as ``cuda``. They have no flash attention; ``sdpa`` is written out for grouped heads and for
-bf16, and runs the memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``)."""
+bf16, and runs the memory-efficient kernel in fp16 otherwise (``pretend/attention_choice.py``).
+``plain`` and ``plain7``: the same where a class that asks packages for its layers runs its own."""
 
+WITHOUT_PACKAGES: dict[Kernels, Kernels] = {"cuda": "plain", "cuda7": "plain7"}
+"""What kernels are where no package of layers is installed."""
+_WITH = {plain: kernels for kernels, plain in WITHOUT_PACKAGES.items()}
 SHIPPED_KERNELS: tuple[Kernels, ...] = ("cpu", "cuda", "cuda7")
 """Whose kernels shipped profiles are of."""
 WITH_LIGER: dict[float, Kernels] = {
@@ -206,7 +212,7 @@ def program_of(  # noqa: PLR0913 - what makes operations differ
     """
     precision = traced_precision(job, gathers=gathers)
     tuning = tuning_of(job) or ""
-    kernels = attending(precision, attention, kernels)
+    kernels = attending(job.model, precision, attention, kernels)
     is_narrow = gathers and job.precision in HALF and _hands_wide_positions(job.model)
     cut = "-narrow" * is_narrow + "-tp" * (tp > 1) + "-ep" * (ep > 1)
     # Name the code path that a model takes: tied heads and ungrouped attention differ. Grouped
@@ -235,8 +241,9 @@ def kernels_of(device: Device, fused: FusedKernels = "none") -> Kernels:
         return WITH_LIGER[device.capability]
     if device.kernels == "cpu":
         return "cpu"
-    is_old = 0 < device.capability < AMPERE  # 0: of another maker
-    return "cuda7" if is_old else "cuda"
+    is_early = 0 < device.capability < AMPERE  # 0: of another maker
+    kernels: Kernels = "cuda7" if is_early else "cuda"
+    return WITHOUT_PACKAGES[kernels] if fused == "torch" else kernels
 
 
 def capability_of(kernels: Kernels) -> float | None:
@@ -244,10 +251,25 @@ def capability_of(kernels: Kernels) -> float | None:
     return next((each for each, name in WITH_LIGER.items() if name == kernels), None)
 
 
-def attending(precision: Precision, attention: Attention, kernels: Kernels) -> Kernels:
+def is_old(kernels: Kernels) -> bool:
+    """Whether kernels are those of cards before Ampere."""
+    return kernels in {"cuda7", WITHOUT_PACKAGES["cuda7"]}
+
+
+def runs_packages(spec: ModelSpec, kernels: Kernels) -> bool:
+    """Whether layers of a model run what packages have for them."""
+    return kernels in WITHOUT_PACKAGES and bool(asked_packages(spec.model_type))
+
+
+def attending(
+    spec: ModelSpec, precision: Precision, attention: Attention, kernels: Kernels
+) -> Kernels:
     """Name whose kernels decide: before Ampere fused attention in 16 bits is all that differs."""
-    is_old = kernels == "cuda7"
-    return "cuda" if is_old and (attention == "eager" or precision in IN_FP32) else kernels
+    if not asked_packages(spec.model_type):
+        kernels = _WITH.get(kernels, kernels)
+    if not is_old(kernels) or not (attention == "eager" or precision in IN_FP32):
+        return kernels
+    return "cuda" if kernels == "cuda7" else "plain"
 
 
 def tuning_of(job: Job) -> Tuning | None:
@@ -308,7 +330,7 @@ def _hands_wide_positions(spec: ModelSpec) -> bool:
 def is_written_out(precision: Precision, attention: Attention, kernels: Kernels) -> bool:
     """Whether grouped heads are attended to by the written-out formula."""
     in_fp32 = precision in IN_FP32 and kernels != "cpu"
-    return attention == "eager" or in_fp32 or kernels == "cuda7"
+    return attention == "eager" or in_fp32 or is_old(kernels)
 
 
 def untraced_attention(
@@ -325,7 +347,7 @@ def untraced_attention(
             f"{spec.model_type}; use --attention eager"
         )
     grouped = spec.num_kv_heads < spec.num_heads
-    repeats = attention == "eager" or (kernels == "cuda7" and precision not in IN_FP32)
+    repeats = attention == "eager" or (is_old(kernels) and precision not in IN_FP32)
     if repeats and spec.num_kv_heads == tp < spec.num_heads:
         each = f" on each of tp={tp} devices" if tp > 1 else ""
         return (
@@ -334,13 +356,13 @@ def untraced_attention(
             f"capability {AMPERE} or more, or brimful plan, which traces it"
         )
     fused = attention == "sdpa" and precision not in IN_FP32
-    if fused and kernels == "cuda7" and not grouped and not precision.startswith("fp16"):
+    if fused and is_old(kernels) and not grouped and not precision.startswith("fp16"):
         return (
             f"sdpa is written out in {precision} before compute capability {AMPERE}, and no "
             f"profile covers that where every head has its own keys; use an fp16 recipe, "
             f"--attention eager, or brimful plan, which traces it"
         )
-    flash = fused and (kernels == "cuda" or (kernels == "cuda7" and not grouped))
+    flash = fused and (kernels in {"cuda", "plain"} or (is_old(kernels) and not grouped))
     multiple = spec.head_dim % FLASH_HEAD_DIM_MULTIPLE == 0
     if flash and not (multiple and spec.head_dim <= FLASH_MAX_HEAD_DIM):
         return (

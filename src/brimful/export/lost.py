@@ -66,7 +66,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "optimizer_in_backward": (False,),
     "compile": ("none",),
     "fsdp": (2,),
-    "fused_kernels": ("none",),
+    "fused_kernels": ("none", "torch"),
     "allocator": ("",),
 }
 """Values that ask for nothing."""

@@ -122,7 +122,7 @@ def own_chunks(job: Job) -> int:
 
 def _in_part(plan: Plan) -> Iterator[Lost]:
     yield from attention_lost(plan)
-    is_fused = plan.strategy.fused_kernels != "none"  # whose loss stands in for its tiles
+    is_fused = plan.strategy.fused_kernels == "liger"  # whose loss stands in for its tiles
     if plan.strategy.loss_chunks != (1 if is_fused else own_chunks(plan.job)):
         why = f"logits are computed in tiles of {_COLUMNS:,} words whatever is asked for"
         yield lost(plan, "loss_chunks", why, "memory")

@@ -9,9 +9,12 @@ import ast
 import re
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
+from brimful.models.architectures import ARCHITECTURES
 from brimful.models.class_source import HAS_SDPA, lets_attend
 from brimful.models.generic import modeling_file
+from brimful.models.spec import MODULE
 
 _CALL = "attention_interface"
 """What every class calls the function that it was given to attend with."""
@@ -30,10 +33,12 @@ _MEANING = {
 }
 NO_SDPA = "attention, which its class has written out only"
 OWN_ATTENTION = "attention, which its class shares with no kernel"
-_BEHIND = re.compile(r'hub_with_fallback\(\s*"\w+",\s*"(\w+)"')
-"""The package of whose function a class's own stands in the place of."""
-_DISTRIBUTIONS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d",
-                  "mamba_ssm": "mamba-ssm"}  # fmt: skip
+_BEHIND = re.compile(r'hub_with_fallback\(\s*"(\w+)",\s*"(\w+)"[^)]*\)\s*def (\w+)')
+"""A function of a package, and what stands in its place where that is not installed."""
+LAYERS = {"fla": "flash-linear-attention", "causal_conv1d": "causal-conv1d",
+          "mamba_ssm": "mamba-ssm"}  # fmt: skip
+"""Packages that whole layers ask for, and what brings them: where such a class is trained they are
+installed."""
 
 
 def scores_of(source: str) -> str:
@@ -57,17 +62,47 @@ def left_out_of(model_type: str) -> str:
     return scores_of(source) or ("" if HAS_SDPA in source else NO_SDPA)
 
 
+class Behind(NamedTuple):
+    """A function of a class's module that a package has kernels for.
+
+    Attributes:
+        asked: What the package calls it.
+        package: Its module.
+        name: What the class calls it.
+    """
+
+    asked: str
+    package: str
+    name: str
+
+
+def functions_behind(source: str) -> tuple[Behind, ...]:
+    """List the functions of a module that run a package's kernels where it is installed."""
+    return tuple(Behind(*found) for found in _BEHIND.findall(source))
+
+
 @cache
-def missing_kernels(model_type: str) -> tuple[str, ...]:
-    """Name the packages whose kernels a class runs where they are installed, and are not.
+def asked_packages(model_type: str) -> tuple[str, ...]:
+    """Name the modules of packages whose kernels a class runs where they are installed.
 
     Without them it runs code of its own, which takes more memory and time.
     """
-    path = modeling_file(model_type)
+    path = None if model_type in {*ARCHITECTURES, MODULE} else modeling_file(model_type)
     if path is None or not path.is_file():
         return ()
-    packages = dict.fromkeys(_BEHIND.findall(path.read_text("utf-8")))
-    return tuple(_DISTRIBUTIONS.get(p, p) for p in packages if find_spec(p) is None)
+    return tuple(dict.fromkeys(f.package for f in functions_behind(path.read_text("utf-8"))))
+
+
+def named_kernels(model_type: str) -> str:
+    """Name those packages as they are installed, in one text; empty: it asks for none."""
+    packages = asked_packages(model_type)
+    return " and ".join(LAYERS.get(package, package) for package in packages)
+
+
+def missing_kernels(model_type: str) -> tuple[str, ...]:
+    """Name those packages that are not installed here."""
+    missing = (package for package in asked_packages(model_type) if find_spec(package) is None)
+    return tuple(LAYERS.get(package, package) for package in missing)
 
 
 @cache

@@ -31,6 +31,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
             is a loop, or of sizes that are no products of it: then it is traced at a job's own
             length.
         by_token: Whether such a loop is over single tokens, so that few of them tell it.
+        packaged: The last two where layers run what packages have for them.
         idle: Shapes of parameters that no text goes through, as of what reads images: they are in
             no layout, never train and are whole on every device.
         parts: Whether several devices can part its experts: each block's are one grouped product.
@@ -46,6 +47,7 @@ class BuiltModel(msgspec.Struct, frozen=True, kw_only=True):
     narrow_buffers: tuple[int, ...] = ()
     loops: bool = False
     by_token: bool = False
+    packaged: tuple[bool, bool] = (False, False)
     idle: tuple[Shape, ...] = ()
     parts: bool = True
     again: bool = True
@@ -111,6 +113,21 @@ def _key(model_type: str, hf_config: dict[str, Any]) -> str:
     """Name a file; a type is anybody's text, and only what is a name stands in it."""
     named = model_type if _TYPE.fullmatch(model_type) else "other"
     return f"model-{named}-{digest(model_type, hf_config)}"
+
+
+def as_run(built: BuiltModel, *, packaged: bool) -> BuiltModel:
+    """Return what a model is where its layers run what packages have for them, or its own code."""
+    if not packaged:
+        return built
+    loops, by_token = built.packaged
+    return msgspec.structs.replace(built, loops=loops, by_token=by_token)
+
+
+def looping(built: BuiltModel, *, packaged: bool, by_token: bool) -> BuiltModel:
+    """Return a model that turned out to loop over tokens, where its layers run so."""
+    if packaged:
+        return msgspec.structs.replace(built, packaged=(True, by_token))
+    return msgspec.structs.replace(built, loops=True, by_token=by_token)
 
 
 def find_built(spec: ModelSpec) -> BuiltModel | None:

@@ -261,14 +261,14 @@ def _imitated_card() -> device.Card:
 
 @contextlib.contextmanager
 def launching(
-    libraries: Iterable[str], on_launch: Callable[[str, Mapping[str, Any]], None]
+    libraries: Iterable[str], on_launch: Callable[[str, Mapping[str, Any], int], None]
 ) -> Iterator[None]:
     """Let functions of libraries run that launch Triton's kernels, inside of a program of ours.
 
     The program calls the pretend GPU by its own name; these functions ask for ``cuda``, as which it
     is known to them alone. Without Triton's wheel its stand-in takes their decorators.
 
-    ``on_launch``: called with every kernel's name and its arguments by name.
+    ``on_launch``: called with every kernel's name, its arguments by name and its FLOPs.
     """
     known, noted = KnownValues(), OtherKernels(on_launch)
     mode = _SaysCuda(known)

@@ -23,10 +23,13 @@ class OtherKernels:
         is_compiled: Whether the program has a compiler make kernels.
     """
 
-    def __init__(self, on_launch: Callable[[str, Mapping[str, Any]], None] | None = None) -> None:
+    def __init__(
+        self, on_launch: Callable[[str, Mapping[str, Any], int], None] | None = None
+    ) -> None:
         """Begin with none.
 
-        ``on_launch``: called with every kernel's name and its arguments by name; None: nobody.
+        ``on_launch``: called with every kernel's name, its arguments by name and its FLOPs, where
+        they are known, else 0; None: nobody.
         """
         self._on_launch = on_launch
         self.launched: dict[str, int] = {}
@@ -38,14 +41,16 @@ class OtherKernels:
         """Note that a compiler makes kernels, of which nobody hears when they are launched."""
         self.is_compiled = True
 
-    def launch(self, name: str, arguments: Mapping[str, Any], known: KnownValues) -> None:
+    def launch(
+        self, name: str, arguments: Mapping[str, Any], known: KnownValues, num_flops: int = 0
+    ) -> None:
         """Note a launch.
 
         ``arguments``: all that it was given, by name; it may have written into each tensor of them.
         """
         self.launched[name] = self.launched.get(name, 0) + 1
         if self._on_launch is not None:
-            self._on_launch(name, arguments)
+            self._on_launch(name, arguments, num_flops)
         for argument in arguments.values():
             if isinstance(argument, torch.Tensor):
                 known.forget(argument)

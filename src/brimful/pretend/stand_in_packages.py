@@ -7,13 +7,17 @@ from brimful.errors import UnsupportedError
 from brimful.pretend import apex_norms, flash_attn_2, triton_decorators
 from brimful.pretend.absent import KERNELS, WITH_TORCH, StandIn
 from brimful.pretend.known_values import KnownValues
+from brimful.pretend.layer_kernels import causal_conv1d, fla, mamba_ssm
 from brimful.pretend.other_kernels import OtherKernels
 from brimful.pretend.report_values import BesideTorch, Launched, Missed
 from brimful.pretend.transformer_engine import extension
 
 STAND_INS: dict[str, Callable[[OtherKernels, KnownValues], StandIn]] = {
     "apex": apex_norms.stand_in,
+    "causal-conv1d": causal_conv1d.stand_in,
     "flash-attn": flash_attn_2.stand_in,
+    "flash-linear-attention": fla.stand_in,
+    "mamba-ssm": mamba_ssm.stand_in,
     "transformer-engine": extension.stand_in,
     "triton": triton_decorators.stand_in,
 }

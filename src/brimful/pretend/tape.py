@@ -389,10 +389,10 @@ class Tape(NeverCompiled, TorchDispatchMode):  # type: ignore[misc]  # torch is 
     def _worked(self, call: Call, out: Any, first: torch.Tensor) -> None:
         self._live.builder(first.device).cost(call.func, *call.work(out))
 
-    def launched(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Count what a kernel that is not PyTorch's moves: see ``moved_by``."""
+    def launched(self, name: str, arguments: Mapping[str, Any], num_flops: int = 0) -> None:
+        """Count products of a kernel that is not PyTorch's, and what it moves (``moved_by``)."""
         if self._count_costs and not self._num_pauses:
-            self._live.first.cost(name, 0, 0, moved_by(name, arguments))
+            self._live.first.cost(name, num_flops, 0, moved_by(name, arguments))
 
     def attended(self, name: str, flops: int) -> None:
         """Count attention of a kernel that a compiler wrote."""

@@ -76,7 +76,7 @@ def asks_for_row(pins: Pins) -> bool:
 def may_be_row(pins: Pins) -> bool:
     """Whether pipelines have what the user fixed, and a formula."""
     beside = (pins.offload or "none", pins.reference or "none", bool(pins.optimizer_in_backward))
-    is_eager = (pins.compile or "none", fused_of(pins)) == ("none", "none")
+    is_eager = (pins.compile or "none") == "none" and fused_of(pins) != "liger"
     is_usual = is_eager and fsdp_of(pins) == DEFAULT_FSDP
     is_alone = pins.pp is None and (pins.ep or 1) == 1 and is_usual
     return asks_for_row(pins) or (is_alone and beside == ("none", "none", False))

@@ -170,14 +170,14 @@ def needs(job: Job, every: Sequence[Pins], attention: Attention, cluster: Cluste
 
 def cuts_loss(job: Job, fused: FusedKernels) -> bool:
     """Whether a loss may be cut into as many chunks as one likes: Liger's chooses by itself."""
-    return job.task in OVER_TOKENS and fused == "none"
+    return job.task in OVER_TOKENS and fused != "liger"
 
 
 def recomputes_of(pins: Pins) -> tuple[Recompute, ...]:
     """List how blocks may be recomputed: what selective checkpoints keep Liger's kernels change."""
     pinned = recompute_of(pinned_strategy(pins, "sdpa"))
     every = tuple(dict.fromkeys((*SHIPPED_AGAIN, pinned)))
-    return every if fused_of(pins) == "none" else every[:1]
+    return every if fused_of(pins) != "liger" else every[:1]
 
 
 def _chunks_needed(job: Job, pins: Pins, num_devices: int) -> Iterator[int]:

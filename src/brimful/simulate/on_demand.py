@@ -13,12 +13,12 @@ from brimful.build.layout import read_built
 from brimful.cost.family import bodies_of
 from brimful.cost.own_programs import Need, chosen_program, missing_needs, refusal_of
 from brimful.cost.profiles import Body, has_profile, keep_profile, load_profile
-from brimful.cost.programs import Kernels
+from brimful.cost.programs import Kernels, runs_packages
 from brimful.cost.sending import NONE_SENDS
 from brimful.errors import UnsupportedError
 from brimful.files.traced import keep_traced, read_traced
 from brimful.models.layout import without_gradients
-from brimful.models.traced import BuiltModel, keep_built
+from brimful.models.traced import BuiltModel, as_run, keep_built, looping
 from brimful.simulate.own_fit import NoProductError
 from brimful.simulate.own_profile import Formulas, with_variants
 from brimful.simulate.own_shapes import OwnProgram
@@ -94,7 +94,9 @@ def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
     Raises UnsupportedError: no formula gives what the job allocates. Where experts need not be
     parted, they are not then.
     """
-    built = read_built(job, attention)
+    packaged = runs_packages(job.model, kernels)
+    known = read_built(job, attention)
+    built = as_run(known, packaged=packaged)
     missing = missing_needs(job, attention, kernels, needs)
     if not built.kinds:  # a body that is one unit, which nobody knew who asked
         whole = bodies_of(job)
@@ -118,18 +120,18 @@ def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
         try:
             _check_refused(program.key, job.seq_len)
             watched.begin(_named(own, body))
-            known = load_profile(program.key) if has_profile(program.key) else None
-            keep_profile(with_variants(known, own, {body: chunks}, formulas, earlier))
+            before = load_profile(program.key) if has_profile(program.key) else None
+            keep_profile(with_variants(before, own, {body: chunks}, formulas, earlier))
             earlier |= formulas
             watched.end()
         except (UnlikeShapesError, NoProductError) as error:
             by_token = isinstance(error, TokenLoopError)
-            keep_built(job.model, msgspec.structs.replace(built, loops=True, by_token=by_token))
+            keep_built(job.model, looping(known, packaged=packaged, by_token=by_token))
             try:
                 trace_needs(job, attention, kernels, needs, watch=watch, is_over=is_over)
             except UnsupportedError as refused:
                 if error.__cause__ is not None:  # a class that ends in an error there too
-                    keep_built(job.model, built)
+                    keep_built(job.model, known)
                     keep_traced(refusal_of(program.key, job.seq_len), str(refused))
                 raise
             return
@@ -137,7 +139,7 @@ def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
             keep_traced(refusal_of(program.key), str(error))
             if not is_beside:
                 raise
-    _keep_silent(job, built, silent)
+    _keep_silent(job, known, silent)
 
 
 def _by_variant(missing: Sequence[Need], needs: Sequence[Need]) -> dict[Need, frozenset[int]]:

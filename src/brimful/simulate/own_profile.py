@@ -26,7 +26,7 @@ from brimful.cost.profiles import (
     Variant,
     variant_key,
 )
-from brimful.cost.programs import HALF, Adapted, Program, capability_of
+from brimful.cost.programs import HALF, Adapted, Program, capability_of, is_old
 from brimful.errors import BrimfulError, UnsupportedError
 from brimful.files.traced import all_versions, is_of_these_libraries, source_hash
 from brimful.models.traced import BuiltModel
@@ -443,8 +443,8 @@ def _recorded(
 
 
 def _capability(program: Program) -> float:
-    is_old = program.kernels == "cuda7"
-    return capability_of(program.kernels) or (TURING if is_old else DEFAULT_CAPABILITY)
+    usual = TURING if is_old(program.kernels) else DEFAULT_CAPABILITY
+    return capability_of(program.kernels) or usual
 
 
 def _traced_job(own: OwnProgram, *, num_blocks: int, seq_len: int) -> Job:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from brimful.cost.own_programs import ROUNDED_TOKENS
 from brimful.cost.profiles import NUM_CHUNKS
-from brimful.cost.programs import Program, capability_of
+from brimful.cost.programs import WITHOUT_PACKAGES, Program, capability_of
 from brimful.cost.sending import NONE_SENDS, Sending
 from brimful.errors import UnsupportedError
 from brimful.models.traced import BuiltModel
@@ -72,7 +72,9 @@ class OwnProgram(NamedTuple):
     @property
     def fused(self) -> FusedKernels:
         """Whose kernels run beside products and attention."""
-        return "none" if capability_of(self.program.kernels) is None else "liger"
+        if capability_of(self.program.kernels) is not None:
+            return "liger"
+        return "torch" if self.program.kernels in WITHOUT_PACKAGES.values() else "none"
 
 
 def shapes_of(own: OwnProgram, sequences: Sequence[int] = SEVERAL) -> list[TokenShape]:

@@ -6,6 +6,8 @@ from functools import wraps
 from traceback import walk_tb
 from typing import Any, ParamSpec, TypeVar
 
+from torch.nn import Module
+
 from brimful.build.parallel.routing import assumed
 from brimful.hardware.cuda_chips import version_of
 from brimful.pretend import device, kernels
@@ -16,7 +18,9 @@ from brimful.pretend.moving import modules_move
 from brimful.pretend.random_state import states_counted
 from brimful.pretend.real_values import UnknownValueError
 from brimful.pretend.recurrent_cudnn import flattening
+from brimful.pretend.replacing import replaced
 from brimful.pretend.tape import Tape
+from brimful.simulate.layer_kernels import in_classes
 from brimful.techniques.fused_kernels import LIGER_FUNCTIONS, LIGER_LOSS
 from brimful.techniques.kernel_support import Place
 from brimful.techniques.parallel.routing import Replay, Routing
@@ -55,31 +59,46 @@ def _is_own(error: Exception) -> bool:
 
 
 @contextmanager
-def pretending(  # noqa: PLR0913 - what a GPU is, and what is heard of it
+def pretending(  # noqa: PLR0913, PLR0917 - what a GPU is, and what is heard of it
     tape: Tape,
     place: Place,
     world: AbstractContextManager[None],
     routing: Routing,
     strategy: Strategy,
+    model: Module,
     *,
     knows: bool,
 ) -> Iterator[None]:
     """Be on the pretend GPU inside the block, in a world, with a tape that hears all.
 
-    ``knows``: whether integers that are known are kept beside the tensors.
+    ``model``: whose layers may run what packages have. ``knows``: whether integers that are known
+    are kept beside the tensors.
     """
     how = {"capability": version_of(place.capability)} if place.kernels == "cuda" else {}
     imitation = kernels.imitate(place.kernels, **how)
     fake_mode = FakeMode(allow_non_fake_inputs=True)
-    fuses = strategy.fused_kernels != "none"
+    fuses = strategy.fused_kernels == "liger"
     fused = launching(LIGER_FUNCTIONS, _launched(tape)) if fuses else nullcontext()
     with (
         device.there(), imitation, world, assumed(Replay(routing)), flattening(),
         fake_mode as fake, modules_move(fake), states_counted(),
         knowing() if knows else nullcontext(), tape,
-        compiler_of(tape, strategy), fused,
+        compiler_of(tape, strategy), fused, _layers_of(tape, place, model, strategy),
     ):  # fmt: skip
         yield
+
+
+def _layers_of(
+    tape: Tape, place: Place, model: Module, strategy: Strategy
+) -> AbstractContextManager[Any]:
+    """Return what lets layers of a model run what packages have for them, or their class's code.
+
+    On a CPU a class runs what it finds on this machine.
+    """
+    if place.kernels == "cpu":
+        return nullcontext()
+    packaged = strategy.fused_kernels != "torch"
+    return replaced(list(in_classes(model, tape.launched if packaged else None)))
 
 
 def compiler_of(tape: Tape, strategy: Strategy) -> AbstractContextManager[Any]:
@@ -89,11 +108,11 @@ def compiler_of(tape: Tape, strategy: Strategy) -> AbstractContextManager[Any]:
     return compiling(type(tape), tape.assumptions, tape.attended)
 
 
-def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any]], None]:
+def _launched(tape: Tape) -> Callable[[str, Mapping[str, Any], int], None]:
     """Tell the tape of kernels beside PyTorch's, and where a chunk of the loss is."""
 
-    def launch(name: str, arguments: Mapping[str, Any]) -> None:
-        tape.launched(name, arguments)
+    def launch(name: str, arguments: Mapping[str, Any], num_flops: int) -> None:
+        tape.launched(name, arguments, num_flops)
         if name == LIGER_LOSS:
             tape.mark()
 

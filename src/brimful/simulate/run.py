@@ -44,7 +44,11 @@ from brimful.simulate.chosen import chosen_of
 from brimful.simulate.items import read_simulation
 from brimful.simulate.messages import collectives_of_step
 from brimful.simulate.phases import Continuation, state_made
-from brimful.simulate.pretending import ended_as_asked, pretending, with_values_where_asked
+from brimful.simulate.pretending import (
+    ended_as_asked,
+    pretending,
+    with_values_where_asked,
+)
 from brimful.simulate.series import blocks_of, body_in, may_stand_in, series_of
 from brimful.simulate.unrolled import keeps_all_blocks, record_whole
 from brimful.simulate.worlds import experts_world, fullest_rank, world_of
@@ -257,19 +261,19 @@ def trace(  # noqa: PLR0913 - what is traced, on what, and how much of it
     _check(job, strategy, place)
     device.register()
     start = time.perf_counter()
-    skeleton = build_skeleton(job, strategy)
-    shorten = arrange_blocks(skeleton, arranged) if arranged else go_on
+    net = build_skeleton(job, strategy)
+    shorten = arrange_blocks(net, arranged) if arranged else go_on
     reference = reference_skeleton(job, strategy)
     sample = task_of(job).sample(job, strategy)  # a user's own may compute: outside the fake mode
     tape = Tape(count_costs=count_costs, count_messages=count_messages, on_op=on_op)
     world = world_of(job, strategy, tape, rank) if parted == 1 else experts_world(parted, tape)
-    with ended_as_asked(tape), pretending(tape, place, world, routing, strategy, knows=knows):
+    with ended_as_asked(tape), pretending(tape, place, world, routing, strategy, net, knows=knows):
         gpu = torch.device("gpu:0")
         host = gpu if imitate == "cpu" else HOST  # a CPU's own memory is the host's
         if parted > 1:
-            expert_parallel(skeleton, init_device_mesh("gpu", (parted,), mesh_dim_names=(EXPERTS,)))
+            expert_parallel(net, init_device_mesh("gpu", (parted,), mesh_dim_names=(EXPERTS,)))
         with offload_host.listening(_keeping(tape)):
-            program = finish_program(job, strategy, gpu, skeleton, reference=reference, host=host)
+            program = finish_program(job, strategy, gpu, net, reference=reference, host=host)
         shorten()
         if narrowed_from is not None:
             narrow_inputs(program.model, PARAMETER_DTYPE[job.precision])

@@ -282,7 +282,7 @@ def _kinds(job: Job, pins: Pins) -> tuple[str, ...]:
         return (pins.activation_checkpointing,)
     if not job.model.num_layers:
         return KINDS[:1]
-    may_keep = fused_of(pins) == "none"  # what selective checkpoints keep is written over else
+    may_keep = fused_of(pins) != "liger"  # what selective checkpoints keep is written over else
     return tuple(kind for kind in KINDS if may_keep or kind != "selective")
 
 

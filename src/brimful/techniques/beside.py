@@ -118,7 +118,7 @@ def _check_whole(strategy: Strategy) -> None:
 
 def check_fused(job: Job, strategy: Strategy) -> None:
     """Refuse Liger's kernels beside what would make them wrong, or was not compared."""
-    if strategy.fused_kernels == "none":
+    if strategy.fused_kernels != "liger":
         return
     refused = next(iter((*beside(job), *_beside_fused(strategy))), None)
     if refused is not None:

@@ -13,9 +13,11 @@ from typing import Literal, NamedTuple
 
 from brimful.values.job import FP8, Base, Job, Method, Task
 
-FusedKernels = Literal["none", "liger"]
+FusedKernels = Literal["none", "liger", "torch"]
 """Whose kernels run norms, gated activations, rotary positions and the loss: PyTorch's own
-operations one by one, or Liger's, each of which is one kernel of Triton's."""
+operations one by one, or Liger's, each of which is one kernel of Triton's. Layers of linear
+attention and state spaces run on a GPU what their class asks packages for (causal-conv1d,
+flash-linear-attention, mamba-ssm), but with ``torch``, which is the class's own code."""
 PACKAGES = {"liger_kernel": "liger-kernel", "triton": "triton"}
 """What has to be installed where they run: modules, and what brings them."""
 LIGER_VERSION = "0.8.5"

@@ -117,7 +117,7 @@ def _has_fp8(capability: float) -> bool:
 
 def check_fused(strategy: Strategy, place: Place) -> Strategy:
     """Return the strategy as it is, or say why its fused kernels cannot run in a place."""
-    reason = why_not_fused(place) if strategy.fused_kernels != "none" else ""
+    reason = why_not_fused(place) if strategy.fused_kernels == "liger" else ""
     if reason:
         raise UnsupportedError(
             f"fused_kernels={strategy.fused_kernels} cannot run here: {reason}; use "

@@ -156,7 +156,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fused_kernels: Annotated[
         FusedKernels,
         Flag(
-            "{either}; {default}; liger: norms, activations, rotary positions and loss by Liger",
+            "{either}; {default}; liger: norms, activations, rotary positions and loss by Liger; "
+            "torch: not the packages either that layers of linear attention ask for",
             is_searched=True,
         ),
     ] = "none"
