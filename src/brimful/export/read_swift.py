@@ -172,14 +172,11 @@ def _batches(leaves: Leaves, num_devices: int) -> None:
         times = max(1, math.ceil(_SUMMED / each / num_devices))
         stand_in(leaves, {key: times})
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
-    nodes, here = leaves.take("NNODES", int, 1), leaves.take("NPROC_PER_NODE", int)
-    if here is None and num_devices > 1:
+    if not leaves.is_launched and num_devices > 1:
         leaves.notes.append(
             "without NPROC_PER_NODE it starts one process, which lays layers over the GPUs that it "
             f"sees: planned as {num_devices} processes"
         )
-    elif here is not None and nodes * here != num_devices:
-        leaves.notes.append(f"it starts {nodes * here} processes: --gpus says {num_devices}")
 
 
 def _rows(leaves: Leaves) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.export.counted import LAUNCHED
 from brimful.files.writing import is_there
 from brimful.programs import (
     axolotl,
@@ -43,6 +44,9 @@ def settings_file(text: str) -> Path | None:
     is_titan = read is titan_settings.settings_of
     if not is_titan:
         content = with_launcher(content, command.environment)
+    if command.num_processes is not None and command.launcher:
+        counts = {"processes": command.num_processes, "by": command.launcher}
+        content = {**content, LAUNCHED: counts}
     name = "torchtitan.toml" if is_titan else f"{Path(command.script).name}.yaml"
     text = titan_settings.text_of(content) if is_titan else yaml_text(dict(content))
     file = Path(_folder()) / name
