@@ -67,8 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, ms-swift, nanotron, "
-        "torchtitan, torchtune, TRL or transformers' Trainer, or a shell script: what no flag says",
+        help="settings of DeepSpeed, Accelerate, Axolotl, LitGPT, LLaMA-Factory, ms-swift, "
+        "nanotron, torchtitan, torchtune, TRL or transformers' Trainer, or a "
+        "shell script: what no flag says",
     )
     parser.add_argument(
         "-o",

@@ -42,7 +42,7 @@ PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
     "--tensor-model-parallel-size 8 ...' of Megatron-LM, a shell script that starts it, or the "
-    "YAML of its arguments, or NeMo's"
+    "YAML of its arguments, or NeMo's; or a file that plan --from reads"
 )
 _OF_SETTINGS = frozenset({".json", ".toml", ".yaml", ".yml"})
 _MOST_LETTERS = 60
@@ -95,14 +95,17 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
                 f"{verb} MODEL --for megatron searches layouts"
             )
         if script := script_of(text):
-            raise InputError(
-                f"--from {text}: {script} has none of the flags that are read as settings, "
-                f"those of transformers' TrainingArguments; brimful pretend -- {script} runs it "
-                f"as it is"
-            )
+            raise _of_no_flags(text, script)
         return read(text)
 
     return parse
+
+
+def _of_no_flags(text: str, script: str) -> InputError:
+    return InputError(
+        f"--from {text}: {script} has none of the flags that are read as settings, those of "
+        f"transformers' TrainingArguments; brimful pretend -- {script} runs it as it is"
+    )
 
 
 def check_alone(args: argparse.Namespace, verb: str) -> None:
@@ -122,6 +125,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.cost.assumptions import assumptions_for
     from brimful.hardware.gpus import device_named
     from brimful.programs.formulas import Machines, predict_program, run_cost
+    from brimful.programs.reading import is_program
+    from brimful.programs.settings import script_of
     from brimful.programs.ways_out import ways_out
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of, way_facts
@@ -131,6 +136,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     if _has_settings(args):
         is_file = is_there(str(args.source))
         return _plan_instead(args, "" if is_file else "it has no formula of its own")
+    if (script := script_of(str(args.source))) and not is_program(str(args.source)):
+        raise _of_no_flags(str(args.source), script)
     gpu, num = _gpus(args)
     counted = split_counts(args.gpus or gpu)
     machines = Machines(gpu, network=args.network or "")

@@ -41,6 +41,9 @@ def gpus_of(content: Mapping[str, Any]) -> GpuCount | None:
             return GpuCount(1, f"tune run {tune['run']}")
         if tune.get("processes"):
             return GpuCount(int(tune["processes"]), "tune run")
+    devices, nodes = content.get("devices"), content.get("num_nodes", 1)
+    if type(devices) is int and type(nodes) is int and devices > 0 and nodes > 0:
+        return GpuCount(devices * nodes, "devices" + " x num_nodes" * (nodes > 1))
     num = content.get("num_processes")
     if type(num) is int and num > 0:
         return GpuCount(num, "num_processes")

@@ -105,7 +105,8 @@ def read_command(text: str) -> Command:
 def is_arguments(text: str) -> bool:
     """Whether a text is a YAML of a program's arguments, and no command line."""
     # A path of a YAML may have spaces; a script before it makes a command line of it.
-    return Path(text).suffix in _YAML and not is_program(text)
+    is_line = any(Path(word).suffix == ".py" for word in text.split())
+    return Path(text).suffix in _YAML and not is_line and not is_program(text)
 
 
 def holds_arguments(text: str) -> bool:

@@ -210,8 +210,8 @@ class _Shell:
         self._words = Words(text, words.variables, words.unknown)
         self._environment = environment
         self._blocks: list[_Block] = []
-        self._functions: dict[str, str] = {} if outer is None else outer._functions
-        self._depth: int = 0 if outer is None else outer._depth + 1
+        self.functions: dict[str, str] = {} if outer is None else outer.functions
+        self.depth: int = 0 if outer is None else outer.depth + 1
         self._status: bool | None = True
         self.follows: bool = True if outer is None else outer.follows
         self.notes: list[str] = []
@@ -259,7 +259,7 @@ class _Shell:
             return ["((", text[start + 2 : reader.at - 2]]
         if found := _FUNCTION.match(text, start):
             reader.at = closing(text, found.end())
-            self._functions[found[1] or found[2]] = text[found.end() + 1 : reader.at - 1]
+            self.functions[found[1] or found[2]] = text[found.end() + 1 : reader.at - 1]
             return []
         if (found := _KEYWORD.match(text, start)) is None:
             return None
@@ -380,7 +380,7 @@ class _Shell:
             self._status = head != "false"
         elif head == "shift":
             self._shift(int(bare[1]) if bare[1:] and bare[1].isdecimal() else 1)
-        elif self._depth < _DEPTH and (inner := self._inner(bare)) is not None:
+        elif self.depth < _DEPTH and (inner := self._inner(bare)) is not None:
             yield from self._within(*inner)
         elif head == "read" and self._words.handed:
             self._words.variables[bare[-1]] = (self._words.handed,)
@@ -403,8 +403,8 @@ class _Shell:
         None: it has it read none; of a text that is given nothing, what the script itself is.
         """
         head, *rest = words
-        if head in self._functions:
-            return self._functions[head], rest
+        if head in self.functions:
+            return self.functions[head], rest
         if head == "eval":
             return " ".join(rest), None
         if head in _SHELLS and self._words.handed:
@@ -475,7 +475,7 @@ def _stripped(words: Sequence[str]) -> list[str]:
             rest = rest[1:]
         elif runs:
             rest = rest[runs:]
-            while rest and rest[0][:1] in _OF_RUNNERS:
+            while rest and (rest[0][:1] in _OF_RUNNERS or MARK.fullmatch(rest[0])):
                 rest = rest[1:]
         else:
             return [*variables, *rest]

@@ -92,7 +92,7 @@ def holds(words: Sequence[str | None]) -> bool | None:
     return _plain(words)
 
 
-def _plain(words: Sequence[str | None]) -> bool | None:
+def _plain(words: Sequence[str | None]) -> bool | None:  # noqa: PLR0911 - one for each test
     """Return whether a test without joints holds."""
     if None in words or len(words) > 3:  # noqa: PLR2004 - two values and what compares them
         return None

@@ -222,7 +222,9 @@ class Words:
         self.unknown.append(source)
         return (f"\ue000{len(self.unknown) - 1}\ue001",)
 
-    def _braced(self, inner: str) -> tuple[str, ...] | None:
+    def _braced(  # noqa: PLR0911 - one for each form
+        self, inner: str
+    ) -> tuple[str, ...] | None:
         """Return what stands in braces says; None: it is not known here."""
         found = _BRACED.fullmatch(inner)
         if found is None:
