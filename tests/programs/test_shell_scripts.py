@@ -72,7 +72,7 @@ def test_of_several_programs_the_first_is_read_and_said(tmp_path):
     found = read_script(Call(script(tmp_path, SWIFT), {}, {}))
     assert found.line.startswith("CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 swift sft --model Qwen")
     assert found.line.endswith("--max_length 512")
-    assert found.notes == ("train.sh starts 3 programs, of which the first is read",)
+    assert found.notes == ("train.sh starts 2 programs, of which the first is read",)
 
 
 @pytest.mark.parametrize(
@@ -228,3 +228,12 @@ def test_processes_that_nobody_counts_are_each_gpu(tmp_path):
     assert (
         found.line == "torchrun --nproc_per_node gpu -m a.b --per_device_train_batch_size 1 --bf16"
     )
+
+
+def test_a_file_is_found_from_where_a_script_is_started(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "zero3.json").write_text("{}")
+    path = script(tmp_path / "scripts", "echo --a zero3.json --b=./zero3.json no.json")
+    found = started(Call(path, {}, {}), lambda line: "echo" in line)
+    file = tmp_path.resolve() / "zero3.json"
+    assert found.line == f"echo --a {file} --b={file} no.json"

@@ -35,7 +35,7 @@ _KEYWORD = re.compile(
 )
 _OF_TESTS = re.compile(r"\s+|(\]\]|&&|\|\||[()<>]|!(?=\s))")
 """What stands between the words of a test in double brackets."""
-_PATTERN = re.compile(r"(?:\s|;|#[^\n]*\n)*(?!esac\b)\(?([^()]*?)\)")
+_PATTERN = re.compile(r"(?!(?:\s|;|#[^\n]*\n)*esac\b)(?:\s|;|#[^\n]*\n)*\(?([^()]*?)\)")
 _JOINTS = {"&&": False, "||": True}
 """What a command says for the one behind it not to run."""
 _FUNCTION = re.compile(r"(?:function\s+([\w-]+)\s*(?:\(\s*\))?|([\w-]+)\s*\(\s*\))\s*(?=\{)")
@@ -45,6 +45,8 @@ _OF_RUNNERS = frozenset("-0123456789")
 """How their flags begin, and the numbers behind these (``-np 8``)."""
 _SHELLS = frozenset({".", "bash", "dash", "ksh", "sbatch", "sh", "source", "zsh"})
 """What a script is handed to."""
+_SETTINGS = frozenset({".json", ".toml", ".yaml", ".yml"})
+"""How files of settings end."""
 _COUNTED = frozenset({"--nproc_per_node", "--nproc-per-node"})
 """Flags of torchrun's that a word stands in for, where nobody says the number: each GPU."""
 _DEPTH = 8
@@ -145,7 +147,22 @@ def _started(
     more = f"{path.name} starts {len(every)} programs, of which the first is read"
     if not follows:
         more += ": what it is given would say which"
-    return Started(first.line, (*first.notes, *shell.notes, *([more] if others else [])))
+    notes = (*first.notes, *shell.notes, *([more] if others else []))
+    return Started(shell_words(_found(split_words(first.line), path)), notes)
+
+
+def _found(words: Sequence[str], script: Path) -> Iterator[str]:
+    """Yield words with the files that they name, of the folder that a script is started from.
+
+    That is its own or one above, where no such file is here.
+    """
+    for word in words:
+        flag, is_given, value = word.rpartition("=")
+        name = Path(value)
+        is_file = name.suffix in _SETTINGS and not name.is_absolute() and not name.is_file()
+        folders = script.resolve().parents if is_file else ()
+        places = (str(folder / value) for folder in folders if (folder / value).is_file())
+        yield f"{flag}{is_given}{next(places, value)}"
 
 
 def _text_of(path: Path) -> str:
