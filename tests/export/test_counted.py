@@ -21,6 +21,7 @@ TRAINS = "train.py --model_name_or_path gpt2 --block_size 8 --per_device_train_b
         ({"parallelism": {"data_parallel_shard_degree": -1, "tensor_parallel_degree": 2}}, None),
         ({"parallelism": {"data_parallel_shard_degree": 4, "tensor_parallel_degree": 2}}, 8),
         ({"tune": {"run": "lora_finetune_single_device"}}, 1),
+        ({"tune": {"run": "lora_finetune_distributed", "processes": 4}}, 4),
         ({"devices": 4, "num_nodes": 2, "train": {}}, 8),
         ({"devices": "auto"}, None),
         ({"base_model": "gpt2"}, None),

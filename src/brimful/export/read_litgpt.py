@@ -135,8 +135,14 @@ def _update(leaves: Leaves) -> None:
         leaves.say(flag, None if given is None else float(given), f"optimizer.init_args.{key}")
     leaves.say("schedule", "cosine", "(LitGPT)")
     leaves.say("clip", leaves.take("train.max_norm", float, 0.0), "train.max_norm")
-    leaves.say("warmup_steps", leaves.take("train.lr_warmup_steps", int), "train.lr_warmup_steps")
-    leaves.say("steps", leaves.take("train.max_steps", int), "train.max_steps")
+    steps, tokens = leaves.take("train.max_steps", int), leaves.take("train.max_tokens", int)
+    said = {each.flag: each.value for each in leaves.taken}
+    if steps is None and tokens and "seq_len" in said:
+        steps = max(1, tokens // (said["global_batch"] * said["seq_len"]))
+    if steps is not None:  # else nobody knows what the warm-up is a part of
+        warmup = leaves.take("train.lr_warmup_steps", int)
+        leaves.say("warmup_steps", warmup, "train.lr_warmup_steps")
+    leaves.say("steps", steps, "train.max_steps")
     leaves.say("seed", leaves.take("seed", int), "seed")
 
 

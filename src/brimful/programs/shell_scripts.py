@@ -174,9 +174,6 @@ def _text_of(path: Path) -> str:
 
 def _lines_of(line: str) -> Iterator[str]:
     """Yield a command, and those that it hands to a launcher of its own behind ``--``."""
-    if not line:
-        return
-    yield line
     if " -- " in line:
         words = split_words(line)
         behind = words[words.index("--") + 1 :] if "--" in words else []
@@ -188,6 +185,7 @@ def _lines_of(line: str) -> Iterator[str]:
             else:
                 part.append(word)
         yield from (shell_words(_stripped(each)) for each in parts if each)
+    yield from [line] * bool(line)
 
 
 class _Block:
