@@ -37,7 +37,7 @@ PROGRAMS = (
 _READ_ALONE = "its settings are read: brimful plan --from FILE.yaml plans what they say"
 _NOT_PLANNED = {
     "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
-    **dict.fromkeys(("torchtune", "nanotron"), _READ_ALONE),
+    **dict.fromkeys(("torchtune", "nanotron", "litgpt"), _READ_ALONE),
 }
 MOST = "at most"
 """The label of what could be done with other settings."""

@@ -36,7 +36,7 @@ from brimful.cli.plan_told import proven_facts, proven_or_told, show_first, show
 from brimful.cli.proof import add_proof, word_code
 from brimful.cli.run_length import is_length_said
 from brimful.cli.searching import no_at_once, pins_from, search
-from brimful.cli.sources import show_source, take_model, take_source
+from brimful.cli.sources import show_source, take_gpus, take_model, take_source
 from brimful.cli.usual import attention_from
 from brimful.cli.ways_out import tell_ways_out
 from brimful.errors import InputError
@@ -67,8 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=programs.file_or_refusal("plan"),
         default=None,
-        help="settings of DeepSpeed, Accelerate, Axolotl, LLaMA-Factory, ms-swift, nanotron, "
-        "torchtitan, torchtune, TRL or transformers' Trainer, or a shell script: what no flag says",
+        help="settings of DeepSpeed, Accelerate, Axolotl, LitGPT, LLaMA-Factory, ms-swift, "
+        "nanotron, torchtitan, torchtune, TRL or transformers' Trainer, or a "
+        "shell script: what no flag says",
     )
     parser.add_argument(
         "-o",
@@ -123,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
     from brimful.search.budget import Budget
     from brimful.values.plan import write_yaml
 
+    take_gpus(args)
     take_model(args)
     if args.program == for_program.MEGATRON:
         return programs.run_plan(args)

@@ -108,10 +108,11 @@ def run(args: argparse.Namespace) -> int:
     program = taken_from_behind(args, script, add_arguments)
     if program != script:  # a rank among what was taken, perhaps
         typed = [*typed[: len(typed) - len(script)], *program]
-    program, num, launcher, environment = launched(typed, rank=args.rank)
+    program, num, launcher, environment, finds = launched(typed, rank=args.rank)
     if num is not None and args.world_size is None:
         args.world_size = num
-        note(f"{launcher} starts {num} processes; this is the one of --rank {args.rank}")
+        starts = f"{launcher} starts {num} processes; this is the one of --rank {args.rank}"
+        note(f"brimful: {finds}" if finds else starts)
     os.environ.update(environment)
     program = _begun(program, args.largest)
     from brimful.allocator.config import parse_settings

@@ -15,6 +15,7 @@ from brimful.cli.assumed import limits_json, money_facts, prices_from
 from brimful.cli.limits import in_dollars, kept_of, limit_facts, unchecked_facts
 from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
+from brimful.files.writing import is_there
 from brimful.hardware.devices import cards
 from brimful.hardware.names import split_counts
 from brimful.programs.base import Rank
@@ -41,8 +42,9 @@ PREDICTED_SCHEMA = "brimful.program_prediction/1"
 _HELP = (
     "a program of another framework by its command line, run as it is: 'pretrain_gpt.py "
     "--tensor-model-parallel-size 8 ...' of Megatron-LM, a shell script that starts it, or the "
-    "YAML of its arguments, or NeMo's"
+    "YAML of its arguments, or NeMo's; or a file that plan --from reads"
 )
+_OF_SETTINGS = frozenset({".json", ".toml", ".yaml", ".yml"})
 _MOST_LETTERS = 60
 """Of a command line, where what a script starts is named."""
 
@@ -93,14 +95,17 @@ def file_or_refusal(verb: str) -> Callable[[str], Path]:
                 f"{verb} MODEL --for megatron searches layouts"
             )
         if script := script_of(text):
-            raise InputError(
-                f"--from {text}: {script} has none of the flags that are read as settings, "
-                f"those of transformers' TrainingArguments; brimful pretend -- {script} runs it "
-                f"as it is"
-            )
+            raise _of_no_flags(text, script)
         return read(text)
 
     return parse
+
+
+def _of_no_flags(text: str, script: str) -> InputError:
+    return InputError(
+        f"--from {text}: {script} has none of the flags that are read as settings, those of "
+        f"transformers' TrainingArguments; brimful pretend -- {script} runs it as it is"
+    )
 
 
 def check_alone(args: argparse.Namespace, verb: str) -> None:
@@ -111,7 +116,7 @@ def check_alone(args: argparse.Namespace, verb: str) -> None:
         )
     if args.source is None and args.world_size is not None:
         raise InputError(f"--world-size {args.world_size} belongs to --from; give --gpus instead")
-    if args.source is not None and args.model is not None:
+    if args.source is not None and args.model is not None and not _has_settings(args):
         raise InputError(f"{args.model} stands beside --from, which names the model; leave it out")
 
 
@@ -120,6 +125,8 @@ def run_estimate(args: argparse.Namespace) -> int:
     from brimful.cost.assumptions import assumptions_for
     from brimful.hardware.gpus import device_named
     from brimful.programs.formulas import Machines, predict_program, run_cost
+    from brimful.programs.reading import is_program
+    from brimful.programs.settings import script_of
     from brimful.programs.ways_out import ways_out
     from brimful.show.answer import Answer
     from brimful.show.programs import predicted_summary, verdict_of, way_facts
@@ -127,7 +134,10 @@ def run_estimate(args: argparse.Namespace) -> int:
 
     in_dollars(args)
     if _has_settings(args):
-        return _plan_instead(args, "it has no formula of its own")
+        is_file = is_there(str(args.source))
+        return _plan_instead(args, "" if is_file else "it has no formula of its own")
+    if (script := script_of(str(args.source))) and not is_program(str(args.source)):
+        raise _of_no_flags(str(args.source), script)
     gpu, num = _gpus(args)
     counted = split_counts(args.gpus or gpu)
     machines = Machines(gpu, network=args.network or "")
@@ -279,6 +289,8 @@ def run_simulate(args: argparse.Namespace) -> int:
     from brimful.programs.reading import read_program
 
     gpu, num = _gpus(args)
+    if is_there(str(args.source)) and _has_settings(args):
+        return _plan_instead(args, f"{args.source} names no command to run")
     try:
         program = read_program(str(args.source), num)
     except NotInstalledError as error:
@@ -290,10 +302,14 @@ def run_simulate(args: argparse.Namespace) -> int:
 
 
 def _has_settings(args: argparse.Namespace) -> bool:
-    """Whether the settings of a program can be read off its command line."""
+    """Whether settings of a program can be read: off its command line, or off their file."""
+    from brimful.programs.reading import holds_arguments
     from brimful.programs.settings import settings_file
 
-    return settings_file(str(args.source)) is not None
+    text = str(args.source)
+    if is_there(text) and not Path(text).is_dir() and Path(text).suffix in _OF_SETTINGS:
+        return not holds_arguments(text)
+    return settings_file(text) is not None
 
 
 def _plan_instead(args: argparse.Namespace, why: str) -> int:
@@ -303,7 +319,8 @@ def _plan_instead(args: argparse.Namespace, why: str) -> int:
     planned, left_out = _as_planned(args)
     unused = f", without {' '.join(left_out)}" if left_out else ""
     more = f"here its settings are planned in Brimful's own loop{unused}"
-    say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
+    if why:
+        say(f"brimful: {why}; {more}", file=sys.stderr, flush=True)
     return run_verb("plan", planned)
 
 

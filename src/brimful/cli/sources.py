@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from brimful.cli import defaults, flags, resolved, uncompiled
+from brimful.cli import defaults, flags, parsing, resolved, uncompiled
 from brimful.cli.output import show
 from brimful.cli.shards_away import plan_away
 from brimful.errors import InputError, UnsupportedError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from brimful.export.leaves import Read
     from brimful.show.summary import Fact
 
+IN_A_NODE = 8
+"""GPUs of a node, of which there are several where a file says more."""
 MOST_LETTERS = 48
 """Of keys that are named beside a verdict, in a line; all of them stand below."""
 
@@ -38,6 +40,29 @@ def take_model(args: argparse.Namespace) -> None:
         if args.source is not None:
             where = f", and {name_of(args.source)} {unnamed_words(args.source)}"
         raise InputError(f"no model was given{where}; give one (brimful models lists names)")
+
+
+def take_gpus(args: argparse.Namespace) -> None:
+    """Take how many GPUs a file says, where ``--gpus`` names one and no number of them."""
+    args.beside_gpus = ""
+    if args.source is None or args.gpus is None:
+        return
+    from brimful.export.counted import gpus_of
+    from brimful.export.read_source import content_of
+    from brimful.hardware.names import split_counts
+    from brimful.programs.settings import name_of
+
+    found, typed = gpus_of(content_of(args.source)), split_counts(args.gpus)
+    if found is None:
+        return
+    where, num = name_of(args.source), typed.num_nodes * typed.per_node
+    if typed.gpu == str(args.gpus).strip().lower():
+        nodes, rest = divmod(found.num, IN_A_NODE)
+        counts = f"{nodes}x{IN_A_NODE}" if nodes > 1 and not rest else f"{found.num}"
+        args.gpus = f"{counts}x{typed.gpu}"
+        parsing.note_once(f"{where} says {found.num} GPUs ({found.words}): --gpus {args.gpus}")
+    elif found.num != num:
+        args.beside_gpus = f"{where} says {found.num} GPUs ({found.words}): --gpus says {num}"
 
 
 def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -96,6 +121,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         "could_matter": could_matter(read.unread),
         "stand_ins": stand_ins,
         "notes": (
+            *([args.beside_gpus] if args.beside_gpus else ()),
             *read.notes,
             *flat,
             *_copy_notes(args, read.second_copy),

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
+from brimful.export.counted import LAUNCHED
 from brimful.files.writing import read_whole
 
 AUTO = "auto"
@@ -104,7 +105,9 @@ class Leaves:
     def __init__(self, path: Path, content: dict[str, Any], program: str) -> None:
         """Take a file's content."""
         self.path, self.program = path, program
-        self.rest = flat(content)
+        launched = content.get(LAUNCHED)
+        self.is_launched = isinstance(launched, dict)
+        self.rest = flat({name: x for name, x in content.items() if name != LAUNCHED})
         self.left: list[str] = []
         self.taken: list[Taken] = []
         self.notes: list[str] = []

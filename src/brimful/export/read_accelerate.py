@@ -46,7 +46,7 @@ def read_accelerate(
     if (recipe := _RECIPES.get(str(leaves.rest.get("mixed_precision")))) is not None:
         leaves.say("precision", recipe, "mixed_precision")
         del leaves.rest["mixed_precision"]
-    _devices(leaves, num_devices)
+    leaves.take("num_processes", int)
     if kind == "FSDP":
         _fsdp(leaves, num_devices)
     elif kind == "DEEPSPEED":
@@ -63,14 +63,6 @@ def read_accelerate(
     elif num_devices > 1 and kind.startswith("MULTI"):
         leaves.say("zero", 0, "distributed_type")
     return leaves.read()
-
-
-def _devices(leaves: Leaves, num_devices: int) -> None:
-    num = leaves.take("num_processes", int)
-    if num is not None and num != num_devices:
-        leaves.notes.append(
-            f"num_processes is {num} and the plan is for {num_devices}: --gpus counts"
-        )
 
 
 def _fsdp(leaves: Leaves, num_devices: int) -> None:

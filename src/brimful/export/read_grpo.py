@@ -12,12 +12,18 @@ from typing import Any, NamedTuple
 from brimful.export.leaves import Leaves
 
 TASK, RATE = "grpo", 1e-6
-_KEYS = ("num_generations", "reward_funcs", "max_completion_length")
-_PROMPT, _COMPLETION, SHARE = 512, 256, 0.3
-"""TRL's defaults: tokens of both, and the share of a card that a colocated vLLM takes."""
+_KEYS = (
+    "num_generations", "reward_funcs", "max_completion_length", "num_samples_per_prompt_rollout",
+)  # fmt: skip
+_LENGTHS = {"max_prompt_length": 512, "max_completion_length": 256}
+"""TRL's tokens of both, where nothing is said."""
+_ALSO = {"max_prompt_length": "max_prompt_token_length", "max_completion_length": "response_length"}
+"""What Open Instruct calls them."""
+SHARE = 0.3
+"""Of a card, which a colocated vLLM takes in TRL where nothing is said."""
 _OF_TEXTS = frozenset({
     "loss_type", "beta", "use_vllm", "vllm_mode", "vllm_gpu_memory_utilization",
-    "vllm_enable_sleep_mode", *_KEYS,
+    "vllm_enable_sleep_mode", "sleep_level", *_KEYS,
 })  # fmt: skip
 
 
@@ -44,26 +50,28 @@ def rollouts_of(content: Mapping[str, Any]) -> Rollouts:
     """Return what lies beside the update, by a file's keys."""
     share, why = 0.0, "generation is transformers' own, or a server's: its cache is not counted"
     if _is_on(content, "use_vllm") and str(content.get("vllm_mode", "colocate")) == "colocate":
-        asleep = _is_on(content, "vllm_enable_sleep_mode")
+        asleep = _is_on(content, "vllm_enable_sleep_mode") or bool(content.get("sleep_level"))
         given = content.get("vllm_gpu_memory_utilization")
         share = 0.0 if asleep else float(SHARE if given is None else given)
         key = f"vllm_gpu_memory_utilization={share:g}"
-        why = "vLLM sleeps during the update (vllm_enable_sleep_mode)" if asleep else key
+        why = "vLLM sleeps during the update" if asleep else key
     is_far = float(content.get("beta") or 0) > 0
     return Rollouts(share, is_far and not _is_on(content, "use_peft"), why)
 
 
 def take_grpo(leaves: Leaves) -> None:
     """Take the rows that the policy is updated on."""
-    num = leaves.rest.get("num_generations", 8)
+    num = leaves.rest.get("num_generations", leaves.rest.get(_KEYS[-1], 8))
+    for name, other in _ALSO.items():
+        if other in leaves.rest:
+            leaves.rest.setdefault(name, leaves.rest.pop(other))
     read = {key: leaves.rest.pop(key, None) for key in _OF_TEXTS - {"max_completion_length"}}
     given = ", ".join(f"{key}={value}" for key, value in sorted(read.items()) if value is not None)
     if given:
         leaves.notes.append(f"read for what lies beside the update: {given}")
     leaves.say("task", TASK, "(trl grpo)")
     leaves.say("packing", "none", "(trl grpo)")
-    prompt = leaves.take("max_prompt_length", int, _PROMPT)
-    written = leaves.take("max_completion_length", int, _COMPLETION)
+    prompt, written = (leaves.take(name, int, usual) for name, usual in _LENGTHS.items())
     leaves.rest["max_length"] = prompt + written
     chunks = max(1, round((prompt + written) / max(1, written)))  # logits of completions alone
     leaves.say("loss_chunks", chunks, "(trl grpo)")

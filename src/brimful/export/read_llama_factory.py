@@ -24,9 +24,9 @@ from brimful.export.trainer_leaves import (
     say_precision,
     take_batches,
     take_rates,
+    take_switched,
     with_deepspeed,
 )
-from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.values.job import ALL_LINEAR, MAX_COUNT, NARROW
 
 MODEL = "model_name_or_path"
@@ -41,8 +41,6 @@ _RANK, _CUTOFF, _EPOCHS = 8, 2048, 3.0
 """Its defaults."""
 _OF_PAIRS = {"pref_beta": "dpo_beta", "dpo_label_smoothing": "label_smoothing"}
 _PACKED, _SAME = {"quantization_method": "bnb", "quantization_type": "nf4"}, ("bitsandbytes",)
-_SWITCHES = ("galore", "apollo", "badam", "adam_mini")
-"""Optimizers of its own, whose switch names them."""
 _OTHER_RUNS = (
     "use_llama_pro", "use_asft_loss", "use_kt", "use_mca", "use_megatron_bridge",
     "use_hyper_parallel", "shift_attn",
@@ -78,11 +76,7 @@ def read_llama_factory(
             if each.flag in {"micro_batch", "global_batch"}:
                 leaves.taken[place] = msgspec.structs.replace(each, value=2 * each.value)
         leaves.notes.append(f"stage={_SCORES} scores two answers a row: batches count both")
-    # Take an optimizer that has a switch of its own, which stands in for what `optim` says.
-    for name in (*OPTIMIZERS, *_SWITCHES):
-        if leaves.take(f"use_{name}", bool, False):
-            by_layer = leaves.take(f"{name}_layerwise", bool, False)
-            leaves.rest["optim"] = f"{name}_adamw_layerwise" if by_layer else name
+    take_switched(leaves)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _length(leaves)
     _memory(leaves, num_devices, task, is_adapted=is_adapted)
@@ -111,6 +105,11 @@ def _length(leaves: Leaves) -> None:
 
 def _refuse_others(leaves: Leaves) -> None:
     """Refuse what trains, or runs, in another way than a plan can say."""
+    if leaves.rest.get("do_predict") and not leaves.rest.get("do_train"):
+        raise UnsupportedError(
+            f"{leaves.path}: do_predict without do_train trains nothing, and training is planned "
+            f"here; brimful estimate MODEL --task inference says what running a model takes"
+        )
     for switch in _OTHER_RUNS:
         if leaves.take(switch, bool, False):
             raise UnsupportedError(

@@ -6,7 +6,8 @@ from typing import Any
 
 from brimful.errors import FileFormatError
 from brimful.export import read_axolotl as axolotl
-from brimful.export import read_grpo
+from brimful.export import read_grpo, script_leaves
+from brimful.export import read_litgpt as litgpt
 from brimful.export import read_llama_factory as llama_factory
 from brimful.export import read_nanotron as nanotron
 from brimful.export import read_swift as swift
@@ -41,7 +42,8 @@ READ = (
     "DeepSpeed's JSON, Accelerate's YAML, which names its distributed_type, Axolotl's "
     "(base_model), LLaMA-Factory's or TRL's (model_name_or_path), the Trainer's "
     "(per_device_train_batch_size), ms-swift's (model, train_type), "
-    "torchtune's (_component_), nanotron's (model_config) or torchtitan's TOML"
+    "torchtune's (_component_), LitGPT's (train.micro_batch_size), nanotron's (model_config) or "
+    "torchtitan's TOML"
 )
 """What is read, and by what each is known."""
 
@@ -55,12 +57,16 @@ def model_of(path: Path) -> str:
         return torchtune.model_of(content)
     if nanotron.is_nanotron(content):
         return nanotron.model_of(path, content)
-    key = next((key for key in (axolotl.MODEL, trainer.MODEL, swift.MODEL) if key in content), None)
+    if litgpt.is_litgpt(content):
+        return litgpt.model_of(content)
+    keys = (axolotl.MODEL, *script_leaves.MODELS, swift.MODEL)
+    key = next((key for key in keys if key in content), None)
     if key is None:
+        program_of(path, content)  # which says what is read, where the file is nobody's
         return ""
     name = content[key]
     if not isinstance(name, str) or not name:
-        program_of(path, content)  # which says what is read, where the file is nobody's
+        program_of(path, content)
         raise FileFormatError(f"{path} names {_shown(name)} as its model under {key}; give a name")
     return name
 
@@ -150,6 +156,7 @@ def content_of(path: Path) -> dict[str, Any]:
 _KNOWN_BY: dict[str, Callable[[dict[str, Any]], bool]] = {
     "torchtune": torchtune.is_torchtune,
     "nanotron": nanotron.is_nanotron,
+    "litgpt": litgpt.is_litgpt,
     "axolotl": axolotl.is_axolotl,
     "llama-factory": llama_factory.is_llama_factory,
     "accelerate": is_accelerate,
@@ -166,5 +173,6 @@ _READERS: dict[str, Callable[..., Read]] = {
     "torchtitan": torchtitan.read_torchtitan,
     "torchtune": torchtune.read_torchtune,
     "nanotron": nanotron.read_nanotron,
+    "litgpt": litgpt.read_litgpt,
     "ms-swift": swift.read_swift,
 }

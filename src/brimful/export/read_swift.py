@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.export import read_grpo
 from brimful.export.fsdp_leaves import take_spread
 from brimful.export.fused_losses import take_of_trainer
 from brimful.export.leaves import Leaves, Read
@@ -26,6 +27,7 @@ from brimful.export.trainer_leaves import (
     stand_in,
     take_batches,
     take_rates,
+    take_switched,
     with_deepspeed,
 )
 from brimful.values.job import ALL_LINEAR, MAX_COUNT
@@ -47,6 +49,9 @@ _DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 1, "weight_decay": 0.1, "adam_beta2": 0.95,
     "lr_scheduler_type": "cosine", "optim": "adamw_torch_fused", "max_grad_norm": 1.0,
 }  # fmt: skip
+_OF_ROLLOUTS = {"max_completion_length": 512, "num_generations": 8}
+"""Its defaults of texts that are written."""
+_CLASSIFIES, _WRITES = "seq_cls", "causal_lm"
 _SUMMED = 16
 """Texts that a step adds up where nothing says how many."""
 _RANK, _ALPHA, _EPOCHS = 8, 32.0, 3.0
@@ -69,8 +74,14 @@ def read_swift(path: Path, content: dict[str, Any], *, num_devices: int, num_lay
     task = _task(leaves)
     key = next((key for key in _KINDS if key in leaves.rest), _KINDS[0])
     kind = leaves.take(key, str, "lora")
+    take_switched(leaves)
     stand_in(leaves, {"learning_rate": _RATES.get(kind, 1e-4), **_DEFAULTS})
     _method(leaves, kind, key)
+    if task == read_grpo.TASK:
+        leaves.rest |= {name: leaves.rest.get(name, usual) for name, usual in _OF_ROLLOUTS.items()}
+        if "max_length" in leaves.rest:
+            leaves.rest["max_prompt_length"] = leaves.rest.pop("max_length")
+        read_grpo.take_grpo(leaves)
     length = leaves.take("max_length", int)
     leaves.say("seq_len", length, "max_length")
     if length is None:
@@ -85,7 +96,15 @@ def read_swift(path: Path, content: dict[str, Any], *, num_devices: int, num_lay
 
 def _task(leaves: Leaves) -> str:
     """Take what is learnt, and return it."""
-    kind = leaves.take("rlhf_type", str)
+    kind, of = leaves.take("rlhf_type", str), leaves.take("task_type", str, _WRITES)
+    if of == _CLASSIFIES and kind is None:
+        leaves.take("loss_scale", str)
+        leaves.say("task", "sequence-classification", "task_type")
+        return "sequence-classification"
+    if of not in {_CLASSIFIES, _WRITES}:
+        leaves.stand_ins.append(
+            f"task_type={of} is planned with a loss over tokens, which takes more"
+        )
     if kind is None:
         learns = leaves.take("loss_scale", str, "default")
         task = "causal-lm" if learns == "all" else "chat"
@@ -95,7 +114,8 @@ def _task(leaves: Leaves) -> str:
         raise UnsupportedError(
             f"{leaves.path}: rlhf_type={kind} is not planned by this version; use dpo"
         )
-    leaves.say("task", kind, "rlhf_type")
+    if kind != read_grpo.TASK:
+        leaves.say("task", kind, "rlhf_type")
     if kind == "dpo":
         leaves.rest |= {"beta": numbered(leaves.rest["beta"])} if "beta" in leaves.rest else {}
         leaves.say("dpo_beta", leaves.take("beta", float), "beta")
@@ -161,7 +181,7 @@ def _packing(leaves: Leaves, task: str) -> None:
     packs = leaves.take("packing", bool, False)
     if leaves.take("padding_free", bool, False) and not packs:
         leaves.notes.append("padding_free lays a batch in one row: planned with rows of one length")
-    if task != "dpo":
+    if task not in {"dpo", read_grpo.TASK}:
         leaves.say("packing", "documents" if packs else "none", "packing")
 
 
@@ -172,14 +192,11 @@ def _batches(leaves: Leaves, num_devices: int) -> None:
         times = max(1, math.ceil(_SUMMED / each / num_devices))
         stand_in(leaves, {key: times})
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
-    nodes, here = leaves.take("NNODES", int, 1), leaves.take("NPROC_PER_NODE", int)
-    if here is None and num_devices > 1:
+    if not leaves.is_launched and num_devices > 1:
         leaves.notes.append(
             "without NPROC_PER_NODE it starts one process, which lays layers over the GPUs that it "
             f"sees: planned as {num_devices} processes"
         )
-    elif here is not None and nodes * here != num_devices:
-        leaves.notes.append(f"it starts {nodes * here} processes: --gpus says {num_devices}")
 
 
 def _rows(leaves: Leaves) -> None:

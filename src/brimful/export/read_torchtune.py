@@ -109,7 +109,7 @@ def read_torchtune(
 def _launch(leaves: Leaves, num_devices: int) -> str:
     """Take what a command line says beside the file, and return the recipe; empty: none is said."""
     recipe = str(leaves.rest.pop(f"{LAUNCH}.run", ""))
-    num = leaves.rest.pop(f"{LAUNCH}.processes", None)
+    leaves.rest.pop(f"{LAUNCH}.processes", None)
     allocator = leaves.rest.pop(f"{LAUNCH}.allocator", EXPANDABLE)
     leaves.say("allocator", allocator, "(torchtune/__init__.py)")
     if _STAGED in {key.partition(".")[0] for key in leaves.rest}:
@@ -121,10 +121,6 @@ def _launch(leaves: Leaves, num_devices: int) -> str:
         raise InputError(
             f"tune run {recipe} runs on one GPU, and the plan is for {num_devices}; give --gpus of "
             f"one, or the recipe for several ({recipe.replace('single_device', 'distributed')})"
-        )
-    if num is not None and num != num_devices:
-        leaves.notes.append(
-            f"tune run starts {num} processes, and the plan is for {num_devices}: --gpus says it"
         )
     return recipe
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.export import read_grpo
+from brimful.export import read_grpo, script_leaves
 from brimful.export.fsdp_leaves import take_spread
 from brimful.export.fused_losses import take_of_trainer
 from brimful.export.leaves import Leaves, Read
@@ -39,14 +39,9 @@ _OF_TRL = frozenset({
     MODEL, "max_length", "packing", "use_peft", "assistant_only_loss", "completion_only_loss",
     "dataset_name", "dataset_text_field", "lora_r", "precompute_ref_log_probs",
 })  # fmt: skip
-_LENGTHS = {"block_size": "wrapped", "model_max_length": "none"}
-"""How scripts on top of the Trainer call the length of a text, and how they pack it: transformers'
-``run_clm.py``, and those that came of Stanford's Alpaca."""
-_PAIRED = {"max_source_length": 1024, "max_target_length": 128}
-"""The same of transformers' ``run_translation.py`` and ``run_summarization.py``, with what they
-take where nothing is said: of what is read, and of what is written."""
-_CUT = "max_seq_length"
-"""The same of scripts that label texts, ``run_glue.py`` and ``run_ner.py``; of older TRL too."""
+_OLDER = {"max_seq_length": "max_length", "torch_dtype": "dtype"}
+"""What older TRL calls what newer calls otherwise: ``sft_config.py`` until 0.19, and
+``model_config.py`` until 0.24."""
 _OF_SCRIPTS = frozenset({"do_train", "data_path"})
 """Keys of such scripts, which name their model as TRL does; TRL's files may have them too."""
 _OF_TRL_ALONE = _OF_TRL - {MODEL, "dataset_name", "lora_r"}
@@ -87,8 +82,8 @@ def is_trainer(content: Mapping[str, Any]) -> bool:
 def is_script(content: Mapping[str, Any]) -> bool:
     """Whether arguments are those of a script on top of the Trainer that is none of TRL's."""
     keys = {*content}
-    named = {*_LENGTHS, *_PAIRED} & keys
-    return bool(named) or bool(_OF_SCRIPTS & keys and not _OF_TRL_ALONE & keys)
+    is_named = script_leaves.is_script(content)
+    return is_named or bool(_OF_SCRIPTS & keys and not _OF_TRL_ALONE & keys)
 
 
 def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_layers: int) -> Read:
@@ -100,38 +95,22 @@ def read_trainer(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     said = {key: value for key, value in content.items() if value is not None}
     is_trl = bool(_OF_TRL & {*content}) and not is_script(content)
     leaves = Leaves(path, said, "TRL" if is_trl else "the Trainer")
+    for old, new in _OLDER.items() if is_trl else ():
+        if old in leaves.rest:
+            leaves.rest.setdefault(new, leaves.rest.pop(old))
     if "max_length" in content:
         leaves.rest.setdefault("max_length", None)  # of which none is no limit
     if is_trl:
         _trl(leaves)
     else:
-        _script(leaves)
+        script_leaves.take_script(leaves)
         stand_in(leaves, DEFAULTS)
         _recipe(leaves)
     take_batches(leaves, Batches("per_device_train_batch_size"), num_devices)
+    script_leaves.count_groups(leaves)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _memory(leaves, num_devices)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
-
-
-def _script(leaves: Leaves) -> None:
-    """Take what scripts on top of the Trainer say of their model and of its texts."""
-    leaves.take(MODEL, str)
-    key = next((key for key in _LENGTHS if key in leaves.rest), None)
-    if key is not None:
-        leaves.say("task", "causal-lm", key)
-        leaves.say("packing", _LENGTHS[key], key)
-        leaves.say("seq_len", leaves.take(key, int), key)
-    elif {*_PAIRED} & {*leaves.rest}:
-        lengths = {name: leaves.take(name, int, usual) for name, usual in _PAIRED.items()}
-        longest = max(lengths, key=lambda name: lengths[name])
-        leaves.say("task", "seq2seq", longest)
-        leaves.say("seq_len", lengths[longest], longest)
-        if len({*lengths.values()}) > 1:
-            words = " and ".join(f"{name}={length}" for name, length in lengths.items())
-            leaves.notes.append(f"{words}: both are planned as long as the longer one")
-    elif _CUT in leaves.rest:
-        leaves.say("seq_len", leaves.take(_CUT, int), _CUT)
 
 
 def _recipe(leaves: Leaves) -> None:

@@ -50,6 +50,8 @@ _ENABLED = ".enabled"
 """How the key ends by which DeepSpeed's JSON says a recipe."""
 
 
+_SWITCHED = ("galore", "apollo", "badam", "adam_mini")
+"""Optimizers of LLaMA-Factory and ms-swift, whose switch names them."""
 _WITHOUT_MOMENTUM = frozenset(
     rule.transformers.name
     for rule in OPTIMIZERS.values()
@@ -125,6 +127,15 @@ def take_rates(leaves: Leaves, *, optimizer: str, schedule: str) -> None:
     leaves.say("seed", seed, "seed")
     if seed is not None and leaves.rest.get("data_seed") in (seed, None):
         leaves.rest.pop("data_seed", None)
+
+
+def take_switched(leaves: Leaves) -> None:
+    """Take an optimizer that has a switch of its own, which stands in for what ``optim`` says."""
+    for name in (*OPTIMIZERS, *_SWITCHED):
+        if leaves.take(f"use_{name}", bool, False):
+            keys = (f"{name}_layerwise", f"{name}_optim_per_parameter")
+            by_layer = sum(leaves.take(key, bool, False) for key in keys) > 0
+            leaves.rest["optim"] = f"{name}_adamw_layerwise" if by_layer else name
 
 
 def _take_floor(leaves: Leaves) -> None:

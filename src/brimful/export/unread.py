@@ -9,12 +9,16 @@ from typing import Any
 
 _WORDS = (
     "kernel", "plugin", "converters", "offload", "compile", "fused", "cross_entropy", "tiled",
-    "unsloth", "empty_cache", "fp8", "float8", "quantiz", "parallel", "dropout", "shard", "qat",
+    "unsloth", "empty_cache", "freeze", "lora", "tune_mm", "galore", "badam", "lisa", "fp8",
+    "float8", "quantiz", "parallel", "dropout", "shard", "qat",
 )  # fmt: skip
 """Parts of the names of keys that change what is in memory."""
 _LISTS = ("plugin", "converters")
 """Of which a list is what is on, and no list of names beside a switch."""
-_INERT = ("dataloader", "dataset", "eval", "save", "wandb", "preprocessing", "float8.", "compile.")
+_INERT = (
+    "dataloader", "dataset", "eval", "save", "wandb", "preprocessing", "float8.", "compile.",
+    "lora_dropout", "lora_bias", "lora_model_dir", "lora_on_cpu", "lora_plus", "loraplus",
+)  # fmt: skip
 """How keys begin that have such a part and say nothing of memory on a GPU, or little beside a
 switch that is read."""
 _DEGREES = ("parallel", "shard")

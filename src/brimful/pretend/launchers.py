@@ -19,11 +19,14 @@ from typing import Any, NamedTuple
 
 from brimful.errors import InputError
 from brimful.pretend.replacing import replaced
-from brimful.text.terminal import note
 
 MODULE_FLAG = "-m"
 _A_NODE = 8
 """GPUs that Accelerate finds where it looks for some, which takes several processes for granted."""
+_FINDS = (
+    "accelerate launch starts a process for each GPU that it finds, and is taken to find one: "
+    "--num_processes N behind it says more"
+)
 _SWITCHES = (
     "--module", "--no_python", "--no_local_rank", "--no_ssh", "--no_ssh_check", "--force_multi",
     "--save_pid", "--elastic_training", "--bind_cores_to_rank", "-q", "--quiet",
@@ -58,12 +61,14 @@ class Launched(NamedTuple):
         num_processes: That a launcher starts; None: there is none.
         launcher: Its name.
         environment: Variables that it sets, beside those of the world.
+        finds: What is taken of processes that are as many as it finds GPUs, in a sentence.
     """
 
     program: list[str]
     num_processes: int | None = None
     launcher: str = ""
     environment: Mapping[str, str] = {}
+    finds: str = ""
 
 
 def of_torchrun(flags: Sequence[str], *, rank: int) -> Launched:
@@ -123,12 +128,9 @@ def of_accelerate(flags: Sequence[str], *, rank: int) -> Launched:
         raise InputError("accelerate launch reads its flags here, and is not installed")
     launch: Any = import_module("accelerate.commands.launch")
     args = _parsed(launch.launch_command_parser().parse_args, flags[1:], "accelerate launch")
-    if args.num_processes is None and args.config_file is None:
+    finds = args.num_processes is None and args.config_file is None
+    if finds:
         args.num_processes = 1
-        note(
-            "brimful: accelerate launch starts a process for each GPU that it finds, and is taken "
-            "to find one: --num_processes N behind it says more"
-        )
     found: dict[str, str] = {}
     said = io.StringIO()
     try:
@@ -144,7 +146,7 @@ def of_accelerate(flags: Sequence[str], *, rank: int) -> Launched:
         )
     set_here = {name: x for name, x in found.items() if os.environ.get(name) != x}
     program = _program(args.training_script, args.training_script_args, is_module=args.module)
-    return Launched(program, num, "accelerate launch", set_here)
+    return Launched(program, num, "accelerate launch", set_here, _FINDS if finds else "")
 
 
 def _noting(launch: Any, found: dict[str, str]) -> Iterator[tuple[Any, str, Any]]:

@@ -82,6 +82,7 @@ class Command(NamedTuple):
         notes: What reading it took for granted, a sentence each.
         keys: What a file that was read as it calls a flag; empty: flags.
         unread: What of that file is not read, and no byte hangs on, as key=value.
+        launcher: What says how many processes there are; empty: nothing does.
     """
 
     script: str
@@ -91,6 +92,7 @@ class Command(NamedTuple):
     notes: tuple[str, ...] = ()
     keys: Mapping[str, str] = MappingProxyType({})
     unread: tuple[str, ...] = ()
+    launcher: str = ""
 
     def in_its_words(self, text: str) -> str:
         """Return a sentence of flags with what the file calls them."""

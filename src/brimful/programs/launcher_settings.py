@@ -30,7 +30,7 @@ def with_launcher(content: Mapping[str, Any], environment: Mapping[str, str]) ->
     half = environment.get("ACCELERATE_MIXED_PRECISION")
     if half in _HALVES and not any(name in said for name in _HALVES):
         said[half] = True
-    if any(said.get(name) not in {None, False, ""} for name in (_FSDP, _DEEPSPEED)):
+    if any(said.get(name) not in (None, False, "") for name in (_FSDP, _DEEPSPEED)):
         return said
     if _is(environment, "ACCELERATE_USE_FSDP"):
         said |= _fsdp(environment)

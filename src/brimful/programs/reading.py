@@ -1,7 +1,7 @@
 """Reading what ``--from`` is given: a command line of a program that is known, or its YAML."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,11 @@ _OF_FACTORY = frozenset({"--stage", "--finetuning_type"})
 """Flags of LLaMA-Factory's own script, which has been of several names."""
 _BY_FLAG = dict.fromkeys(torchtitan.FILE_FLAGS, torchtitan.program)
 """By a flag: scripts of any name."""
+_PER_NODE, _NODES, _SEEN = "NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"
+_ALL_SEEN = frozenset({
+    "accelerate", "axolotl", "deepspeed", "llamafactory-cli", "torchrun", "trl",
+})  # fmt: skip
+"""What starts a process for each GPU that it sees."""
 _ARGUMENTS, _VARIABLES = "MODEL_ARGS", "ENV_VARS"
 """Keys of a YAML of arguments: a mapping of flags, and one of variables."""
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -100,7 +105,8 @@ def read_command(text: str) -> Command:
 def is_arguments(text: str) -> bool:
     """Whether a text is a YAML of a program's arguments, and no command line."""
     # A path of a YAML may have spaces; a script before it makes a command line of it.
-    return Path(text).suffix in _YAML and not is_program(text)
+    is_line = any(Path(word).suffix == ".py" for word in text.split())
+    return Path(text).suffix in _YAML and not is_line and not is_program(text)
 
 
 def holds_arguments(text: str) -> bool:
@@ -133,21 +139,43 @@ def _of_line(text: str) -> Command:
 
     num: int | None = None
     environment: Mapping[str, str] = {}
+    launcher = ""
     try:
-        program, num, _, environment = launched(words)
+        program, num, launcher, environment, finds = launched(words)
+        num = None if finds else num
     except UncountedError as error:
         program = error.program
     if program[:1] == [MODULE_FLAG]:
         program = program[1:]
     if not program:
         raise InputError(f"--from {text!r} names no script; give one")
+    if num is None:
+        num, launcher = _seen(words, {**environment, **variables})
     program = _command_of(program)
     if len(program) == 2 and Path(program[1]).suffix in _YAML:  # noqa: PLR2004 - and its arguments
         read = _of_yaml(Path(program[1]))
         return Command(
             program[0], read.arguments, {**environment, **read.environment, **variables}, num
         )
-    return Command(program[0], tuple(program[1:]), {**environment, **variables}, num)
+    found = {**environment, **variables}
+    return Command(program[0], tuple(program[1:]), found, num, launcher=launcher)
+
+
+def _seen(words: Sequence[str], variables: Mapping[str, str]) -> tuple[int | None, str]:
+    """Return how many processes variables say, and which; None: they say nothing of them.
+
+    Who starts a process for each GPU that it sees is told which it sees; what is started without a
+    launcher is one process, unless it starts some itself.
+    """
+    each = variables.get(_PER_NODE, "")
+    if each.isdecimal() and int(each):
+        nodes = variables.get(_NODES, "1")
+        num = int(each) * (int(nodes) if nodes.isdecimal() and int(nodes) else 1)
+        return num, f"{_PER_NODE}={each}" + (f" x {_NODES}={nodes}" if num > int(each) else "")
+    seen = variables.get(_SEEN, "")
+    num = len([each for each in seen.split(",") if each.strip()])
+    is_all = bool({Path(word).name for word in words[:3]} & _ALL_SEEN)
+    return (num, f"{_SEEN}={seen}") if num == 1 or (num and is_all) else (None, "")
 
 
 def _command_of(program: list[str]) -> list[str]:

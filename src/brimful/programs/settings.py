@@ -2,12 +2,13 @@
 
 import atexit
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
+from brimful.export.counted import LAUNCHED
 from brimful.files.writing import is_there
 from brimful.programs import (
     axolotl,
@@ -43,6 +44,9 @@ def settings_file(text: str) -> Path | None:
     is_titan = read is titan_settings.settings_of
     if not is_titan:
         content = with_launcher(content, command.environment)
+    if command.num_processes is not None and command.launcher:
+        counts = {"processes": command.num_processes, "by": command.launcher}
+        content = {**content, LAUNCHED: counts}
     name = "torchtitan.toml" if is_titan else f"{Path(command.script).name}.yaml"
     text = titan_settings.text_of(content) if is_titan else yaml_text(dict(content))
     file = Path(_folder()) / name
@@ -62,7 +66,7 @@ def read_script(call: Call) -> Started:
 
     Raises InputError: it starts none that is known. Raises FileFormatError: it is no text.
     """
-    for is_known in (_is_read, lambda line: bool(script_of(line))):
+    for is_known in (_is_read, lambda line: Path(script_of(line)).suffix == ".py"):
         if (found := started(call, is_known)).line:
             return found
     raise InputError(
@@ -76,15 +80,24 @@ def _is_read(line: str) -> bool:
     if not has_settings(line):
         return False
     command = read_command(line)
-    return program_reader(command) is not None or trainer_scripts.is_of_trainer(command)
+    if trainer_scripts.is_of_trainer(command):
+        return True
+    verbs = _VERBS.get(Path(command.script).name)
+    verb = next(iter(command.arguments), "")
+    return program_reader(command) is not None and (verbs is None or verb in verbs)
 
 
 def script_of(text: str) -> str:
     """Return the script that a command line of Python starts; empty: a text is none, or a file."""
     is_line = len(text.split()) > 1 and not is_there(text)
-    if not is_line or not any(Path(word).suffix == ".py" for word in text.split()):
+    words = text.split()
+    is_python = any(Path(word).suffix == ".py" for word in words)
+    if not is_line or not (is_python or _MODULES & {*words}):
         return ""
     return read_command(text).script
+
+
+_MODULES = frozenset({"-m", "--module"})
 
 
 def name_of(path: Path) -> str:
@@ -115,6 +128,11 @@ def _of_words(command: Command) -> Mapping[str, Any]:
     return read_arguments(rest)
 
 
+_VERBS: Mapping[str, Collection[str]] = {
+    trl.COMMAND: trl.READ, swift.COMMAND: swift.VERBS, torchtune.COMMAND: ("run",),
+    **dict.fromkeys((llama_factory.COMMAND, axolotl.COMMAND), ("train",)),
+}  # fmt: skip
+"""Of commands that do other things too, the words behind them that train."""
 _READ: dict[str, Callable[[Command], Mapping[str, Any]]] = {
     trl.COMMAND: _of_trl, llama_factory.COMMAND: _of_words, axolotl.COMMAND: _of_words,
     torchtune.COMMAND: torchtune.settings_of, swift.COMMAND: swift.settings_of,

@@ -18,8 +18,6 @@ VERBS: Mapping[str, Mapping[str, Any]] = {
     "rlhf": {"rlhf_type": "dpo"},
 }
 """What a verb says that its flags may say otherwise."""
-_PROCESSES = ("NPROC_PER_NODE", "NNODES")
-"""Variables that say how many processes it starts."""
 
 
 def program(command: Command, world_size: int | None) -> Program:
@@ -49,5 +47,4 @@ def settings_of(command: Command) -> dict[str, Any]:
         **VERBS[verb],
         **config,
         **{flag.removeprefix("--"): said(given) for flag, given in typed},
-        **{each: said([x]) for each in _PROCESSES if (x := command.environment.get(each))},
     }
