@@ -138,6 +138,12 @@ def _of_script(command: Command, *, as_then: bool = False) -> dict[str, str]:
     return {_ALLOCATOR: EXPANDABLE} if _OLD_ALLOCATOR in text else {}
 
 
+def allocator_of(command: Command) -> str:
+    """Return the settings of the allocator that a command line's processes have."""
+    told = {**_of_script(command), **command.environment}
+    return next((told[name] for name in VARIABLES if told.get(name)), "")
+
+
 def _of_file(
     command: Command, arguments: Sequence[str], flags: Flags, world_size: int | None
 ) -> Program:
