@@ -20,11 +20,10 @@ from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.torchtitan import COMPONENTS, MODELS, SCHEDULES
 from brimful.files.writing import read_whole
+from brimful.programs.torchtitan import LAUNCH
 from brimful.techniques.optimizers import DEFAULT, SQUEEZED, squeezed
 
 PROGRAM = "torchtitan"
-LAUNCH = "launch"
-"""The section in which a command line says what its launcher set; a file has none."""
 _SECTIONS = frozenset({"training", "parallelism", "activation_checkpoint", "lr_scheduler"})
 """Sections of which two or more make a file torchtitan's."""
 _MORE_MODELS = {

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from brimful.errors import UnsupportedError
-from brimful.export.read_torchtitan import LAUNCH
 from brimful.programs.arguments import said, scalar
 from brimful.programs.base import Command, flags_of
 from brimful.programs.torchtitan import (
     FILE_FLAGS,
+    LAUNCH,
     MODULE,
     allocator_of,
     is_choice,

@@ -28,6 +28,8 @@ OLD_SCRIPT, OLD_MAIN = "run_llama_train.sh", "train.py"
 """Its shell script until early 2025, and what that ran."""
 FILE_FLAG = "--job.config_file"
 """Names its TOML files, until early 2026."""
+LAUNCH = "launch"
+"""The section in which a command line says what its launcher set; a TOML file has none."""
 _PACKAGE, _STEP, _TOML_STEP = "torchtitan", "torchtitan_step.py", "torchtitan_toml_step.py"
 _FILE, _TRAIN_FILE = "CONFIG_FILE", "TRAIN_FILE"
 FILE_FLAGS = (FILE_FLAG, FILE_FLAG.replace("_", "-"))
