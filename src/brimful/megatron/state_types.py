@@ -6,8 +6,9 @@ in 16 bits, makes the copies of them itself: of those in fp32 only the 16 bits t
 Under ``--optimizer-cpu-offload`` moments and copies in fp32 are the host's, which updates them: the
 device keeps its parameters and gradients alone (``HybridDeviceOptimizer``).
 
-Source: ``_get_megatron_optimizer_based_on_param_groups`` of ``megatron/core/optimizer/__init__.py``,
-``optimizer_config.py`` and ``cpu_offloading/hybrid_optimizer.py`` (August 2026);
+Source: ``_get_megatron_optimizer_based_on_param_groups`` of ``__init__.py``,
+``optimizer_config.py`` and ``cpu_offloading/hybrid_optimizer.py`` of ``megatron/core/optimizer``
+(August 2026);
 ``initialize_state``, ``get_unscaled_state`` and ``step`` of
 ``transformer_engine/pytorch/optimizers/fused_adam.py``.
 """
