@@ -27,12 +27,14 @@ from other_decoders import COMMON, PLAIN, make_decoder
 from samples import make_adapter, make_job, make_model, make_strategy
 
 LORA = {"method": "lora", "adapter": make_adapter()}
+TRAINED = {"method": "lora", "adapter": make_adapter(trained_modules=("embed_tokens", "lm_head"))}
 SIZES = {"vocab_size": 300, "num_hidden_layers": 2}
 """Over hidden states of 32: ten chunks of the loss at most."""
 CASES = {
     "llama": ("llama", {}, {}),
     "llama full": ("llama", {}, {"activation_checkpointing": "full"}),
     "llama lora": ("llama", LORA, {}),
+    "llama trained": ("llama", TRAINED, {}),
     "llama fp16": ("llama", {"precision": "fp16"}, {}),
     "llama offloaded": ("llama", {}, {"offload": "optimizer"}),
     "qwen3 full:1": ("qwen3", {}, {"activation_checkpointing": "full:1"}),

@@ -4,14 +4,16 @@ The reference runs experts one by one, makes its own masks and caps its own logi
 """
 
 from functools import cache
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from brimful.build.assemble import build_program, build_skeleton
+from brimful.build.attention import IMPLEMENTATION, varlen
 from brimful.build.attention.masks import document_mask, window_mask
 from brimful.build.batch import Batch, count_targets
 from brimful.build.logits import LogitStep, OwnWayError, read_steps, steps_of
@@ -266,11 +268,28 @@ def test_a_window_is_seen_in_the_loss(model_type):
 
 @pytest.mark.few
 @pytest.mark.parametrize("model_type", WINDOWED)
-@pytest.mark.parametrize("attention", ["flash", "flex", "varlen"])
-def test_a_kernel_without_masks_is_refused_where_a_window_matters(model_type, attention):
+def test_a_kernel_without_masks_is_refused_where_a_window_matters(model_type):
     job = make_decoder_job(model_type)
-    with pytest.raises(UnsupportedError, match=f"attention={attention} .*use eager"):
-        build_skeleton(job, make_strategy(attention=attention))
+    with pytest.raises(UnsupportedError, match=r"attention=flex .*use eager"):
+        build_skeleton(job, make_strategy(attention="flex"))
+
+
+@pytest.mark.parametrize("attention", ["flash", "varlen"])
+def test_flash_attention_is_told_a_window_as_a_number(attention, monkeypatch):
+    """A class that says its window to its attention needs no mask of it."""
+    told = []
+
+    def flash(query, *_others, **switches):
+        told.append(switches)
+        return (torch.empty_like(query),)
+
+    build_skeleton(make_decoder_job("mistral"), make_strategy(attention=attention))
+    monkeypatch.setattr(varlen, "_flash", flash)
+    heads = [torch.empty((1, 2, 24, 8), device="meta") for _ in range(3)]
+    attend = AttentionInterface()[IMPLEMENTATION[attention]]
+    out, _ = attend(SimpleNamespace(is_causal=True), *heads, None, sliding_window=7)
+    assert out.shape == (1, 24, 2, 8)
+    assert told == [{"scale": None, "window_size_left": 6, "window_size_right": 0}]
 
 
 def test_a_window_as_long_as_the_row_is_none():

@@ -42,7 +42,7 @@ HERE = Path(__file__).parent
 INTERPRETED = (
     "llama", "llama full", "gemma2", "llama lora", "llama fp16", "qwen3 full:1", "phi3", "granite",
     "llama offloaded", "gemma", "gemma3_text", "glm4", "mistral", "ministral", "olmo2", "olmo3",
-    "qwen2", "smollm3",
+    "qwen2", "smollm3", "llama trained",
 )  # fmt: skip
 ROUNDING = {"llama fp16": 2e-4}
 

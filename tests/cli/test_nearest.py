@@ -40,8 +40,13 @@ def test_a_table_of_positions_is_answered_at_its_end(brimful):
     said = brimful("estimate", "gpt2", *H100, "--seq-len", 2048, "--max-positions", 2048)
     assert "no rotary positions" in said.err
     assert said.code == 2
-    said = brimful("estimate", "phi-3-mini", *H100, "--max-positions", 100)
-    assert "has 4096 already" in said.err
+
+
+def test_fewer_positions_than_a_model_has_change_nothing(brimful):
+    asked = ("estimate", "phi-3-mini", *H100)
+    said = brimful(*asked, "--max-positions", 100)
+    assert "--max-positions 100 changes nothing: phi-3-mini" in said.err
+    assert said.out == brimful(*asked).out
 
 
 def test_room_is_left_for_rollouts(brimful):

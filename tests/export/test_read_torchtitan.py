@@ -34,6 +34,7 @@ def test_batches_degrees_and_types_are_taken_and_the_rest_is_said(tmp_path):
         "micro_batch": 2, "global_batch": 8, "seq_len": 8192, "steps": 1000, "zero": 3, "tp": 2,
         "dp_replicate": 1, "pp": 1, "precision": "bf16-mixed", "offload": "none",
         "loss_chunks": 1, "activation_checkpointing": ["full"], "warmup_steps": 200,
+        "allocator": "expandable_segments:True",
     }.items()  # fmt: skip
     assert found.unread == ('job.description="a job"',)
     assert model_of(tmp_path / "job.toml") == "llama-3.1-8b"

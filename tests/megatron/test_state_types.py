@@ -4,7 +4,7 @@ import pytest
 
 from brimful.errors import InputError, UnsupportedError
 from brimful.megatron.command_line import read_layout
-from brimful.megatron.state_types import AWARE
+from brimful.megatron.state_types import AWARE, FRACTION, ON_HOST
 from brimful.megatron.states import gradient_copies, model_bytes, moment_bytes, widened_bytes
 from brimful.programs.base import flags_of
 
@@ -45,6 +45,20 @@ def test_states_are_kept_in_the_types_that_are_said(flags, of_gradient, of_shard
     num = num_bytes(PLAIN) / (2 + 4 + (4 + 4 + 4) / REPLICAS)
     expected = num * (2 + of_gradient + of_shard / REPLICAS)
     assert num_bytes(f"{PLAIN} {AWARE} {flags}") == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_device_keeps_no_states_that_the_host_updates():
+    """Parameters and gradients alone stay; of a part of them nobody knows which."""
+    aware = f"{PLAIN} {AWARE}"
+    num = num_bytes(PLAIN) / (2 + 4 + (4 + 4 + 4) / REPLICAS)
+    whole = f"{aware} {ON_HOST} {FRACTION} 1.0"
+    assert num_bytes(whole) == pytest.approx(num * (2 + 4), rel=1e-4)
+    assert num_bytes(f"{whole} --main-grads-dtype bf16") == pytest.approx(num * 4, rel=1e-4)
+    assert not gradient_copies(layout(f"{whole} --main-grads-dtype bf16"))
+    with pytest.raises(UnsupportedError, match="on the host but for"):
+        layout(f"{aware} {ON_HOST} {FRACTION} 0.5")
+    with pytest.raises(InputError, match=f"needs {AWARE}"):
+        layout(f"{PLAIN} {ON_HOST} {FRACTION} 1.0")
 
 
 @pytest.mark.parametrize(

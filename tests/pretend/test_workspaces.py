@@ -236,6 +236,17 @@ def test_keys_are_split_only_where_queries_do_not_fill_the_card():
     found = parts(op, few, keys, keys, 0.0, False)
     assert found["out_accum of split keys"] == 128 * found["softmax_lse_accum of split keys"]
     assert parts(op, few, keys, keys, 0.5, False) == {}
+    by_token = [each.transpose(1, 2).contiguous() for each in (few, keys, keys)]
+    direct = ATEN._flash_attention_forward.default
+    assert parts(direct, *by_token, None, None, 64, 4096, 0.0, False, False) == found
+
+
+def test_packed_sequences_split_no_keys():
+    """But for those of one token, which are written rather than read."""
+    op = ATEN._flash_attention_forward.default
+    few, keys, ends = empty(64, 2, 128), empty(4096, 2, 128), torch.empty(2, dtype=torch.int32)
+    assert parts(op, few, keys, keys, ends, ends, 64, 4096, 0.0, True, False) == {}
+    assert parts(op, few[:1], keys, keys, ends, ends, 1, 4096, 0.0, True, False) != {}
 
 
 @given(st.integers(1, 500), st.sampled_from([108, 132]), st.integers(1, 300))

@@ -52,6 +52,14 @@ def test_its_script_says_it_by_variables():
     assert (told["seq_len"], told["activation_checkpointing"]) == (8192, ["alternate"])
 
 
+def test_its_script_lets_segments_expand_and_torchrun_does_not():
+    told, _ = taken("MODULE=llama3 CONFIG=llama3_8b ./run_train.sh", num_devices=8)
+    assert told["allocator"] == "expandable_segments:True"
+    assert taken(f"{LAUNCHED}llama3_8b", num_devices=8)[0]["allocator"] == ""
+    by_hand = f"PYTORCH_ALLOC_CONF=expandable_segments:True {LAUNCHED}llama3_8b"
+    assert taken(by_hand, num_devices=8)[0]["allocator"] == "expandable_segments:True"
+
+
 @pytest.mark.parametrize("name", _configs())
 def test_all_that_ship_are_read(name):
     file = settings_file(f"{LAUNCHED}{name}")

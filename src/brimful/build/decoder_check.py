@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from brimful.build.attention.own import attends_by_itself, other_kinds, takes_kernels
-from brimful.build.attention.windows import TAKING_WINDOWS, form_of, window_of
+from brimful.build.attention.windows import TAKING_WINDOWS, form_of, kernels_for, window_of
 from brimful.build.blocks import body_of
 from brimful.build.logits import LogitWay, OwnWayError, read_way
 from brimful.errors import UnknownMemoryError, UnsupportedError
@@ -51,7 +51,7 @@ def check_decoder(model: Any, job: Job, strategy: Strategy) -> LogitWay:
             f"version does not train; set it to false in config.json"
         )
     if not is_own:
-        _check_masks(model, job, strategy)
+        _check_masks(model, job, strategy, kernels_for(model))
     return way
 
 
@@ -123,18 +123,21 @@ def _check_kinds(config: Any, job: Job) -> None:
         )
 
 
-def _check_masks(model: Any, job: Job, strategy: Strategy) -> None:
-    """Refuse windows that the class or the kernel cannot be given as a mask."""
+def _check_masks(model: Any, job: Job, strategy: Strategy, kernels: tuple[str, ...]) -> None:
+    """Refuse windows that the class or the kernel cannot be given.
+
+    ``kernels``: those that can.
+    """
     window = window_of(model.config, job.seq_len)
     if window is None:
         return
     if form_of(model) == "unknown":
         raise _too_long(job, window)
-    if strategy.attention not in TAKING_WINDOWS:
+    if strategy.attention not in kernels:
         raise UnsupportedError(
             f"attention={strategy.attention} is given no mask, so that tokens of seq_len="
             f"{job.seq_len} would see more than the sliding window of {job.model.name}, which is "
-            f"{window}; use {' or '.join(TAKING_WINDOWS)}, or seq_len={window}"
+            f"{window}; use {' or '.join(kernels)}, or seq_len={window}"
         )
 
 
@@ -144,7 +147,7 @@ def check_windows(model: Any, job: Job, strategy: Strategy) -> None:
     Raises UnsupportedError: they are not.
     """
     _check_kinds(model.config, job)
-    _check_masks(model, job, strategy)
+    _check_masks(model, job, strategy, TAKING_WINDOWS)
 
 
 def _too_long(job: Job, window: int) -> UnsupportedError:

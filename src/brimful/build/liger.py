@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from brimful.build.adapters import NAME
 from brimful.build.batch import IGNORE_INDEX
 from brimful.build.logits import LogitStep, steps_of
 from brimful.errors import UnsupportedError
@@ -136,6 +137,15 @@ def fuses_loss(head: Any) -> bool:
     return cap_of(steps_of(head)) is not None
 
 
+def _trained(head: nn.Module) -> nn.Module:
+    """Return the copy that trains, where PEFT wraps an output layer that adapters stand beside.
+
+    Source: ``lce_maybe_trainable_lm_head`` in ``liger_kernel/transformers/model/llama.py``.
+    """
+    copies = getattr(head, "modules_to_save", None)
+    return head if copies is None else copies[NAME]
+
+
 class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
     """The output layer and cross-entropy in one: logits exist for a chunk of tokens at a time.
 
@@ -153,14 +163,15 @@ class FusedLoss(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy
 
         ``head``: Maps [tokens, hidden] to [tokens, vocab]; what is done to logits is noted on it.
         """
-        if type(head) is not nn.Linear:
+        plain = _trained(head)
+        if type(plain) is not nn.Linear:
             raise UnsupportedError(
                 f"fused_kernels=liger needs an output layer that is a plain matrix, and this is a "
-                f"{type(head).__name__}; use fused_kernels=none",
+                f"{type(plain).__name__}; use fused_kernels=none",
                 nearest={"fused_kernels": "none"},
             )
         super().__init__()
-        self.head = head
+        self.head = plain
         self.cap = cap_of(steps_of(head)) or None
         self.budget = 1
 

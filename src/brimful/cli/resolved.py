@@ -256,6 +256,11 @@ def model_from(args: argparse.Namespace) -> ModelSpec:
     if args.vocab_size is not None:
         model = with_vocab_size(model, args.vocab_size)
     if args.max_positions is not None:
+        if args.max_positions < model.max_seq_len:
+            note_once(
+                f"--max-positions {args.max_positions} changes nothing: {model.name} has "
+                f"{model.max_seq_len:,} positions"
+            )
         model = with_positions(model, args.max_positions)
     return model if args.num_labels is None else with_num_labels(model, args.num_labels)
 

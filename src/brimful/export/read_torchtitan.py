@@ -6,7 +6,8 @@ read. What a section that is there does not say has torchtitan's default.
 Source: ``torchtitan/config/job_config.py`` of commit 000204a4, which has the sections
 ``training``, ``parallelism``, ``optimizer`` and ``lr_scheduler`` with these names and defaults;
 later commits add ``training.dtype`` and ``compile.enable``, earlier ones call
-``local_batch_size`` ``batch_size`` and have the degrees under ``training``.
+``local_batch_size`` ``batch_size`` and have the degrees under ``training``. ``run_train.sh``, which
+starts a job by its file, has segments that expand since October 2024 (commit a5e57e4a9).
 """
 
 import math
@@ -14,10 +15,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from brimful.allocator.config import EXPANDABLE
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.leaves import Leaves, Read
 from brimful.export.torchtitan import COMPONENTS, MODELS, SCHEDULES
 from brimful.files.writing import read_whole
+from brimful.programs.torchtitan import LAUNCH
 from brimful.techniques.optimizers import DEFAULT, SQUEEZED, squeezed
 
 PROGRAM = "torchtitan"
@@ -84,6 +87,7 @@ def read_torchtitan(
     leaves = Leaves(path, content, PROGRAM)
     for key in ("model.name", "model.flavor"):
         leaves.rest.pop(key, None)  # told as the model
+    leaves.say("allocator", leaves.rest.pop(f"{LAUNCH}.allocator", EXPANDABLE), "(run_train.sh)")
     copies, parts = _degrees(leaves, num_devices)
     _batches(leaves, copies, parts)
     _precision(leaves)

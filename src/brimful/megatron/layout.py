@@ -146,6 +146,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         moments_bytes: Of an element of each moment.
         own_master_bytes: Of an element of copies that the optimizer makes itself; 0: Megatron does.
         num_widened: States of a parameter that an update works on as copies in fp32.
+        updates_on_host: Whether the host has copies and moments, and updates them.
         loss: Cross-entropy's kernel.
         loss_copies: Whether Transformer Engine's keeps a copy of the logits, rather than them.
         recompute: Of a block: nothing, the core of attention, or all.
@@ -212,6 +213,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     moments_bytes: tuple[int, int]
     own_master_bytes: int
     num_widened: int
+    updates_on_host: bool
     loss: Literal["native", "te", "none"]
     loss_copies: bool
     recompute: Literal["", "selective", "full"]

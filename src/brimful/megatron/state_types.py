@@ -3,9 +3,14 @@
 Transformer Engine's FusedAdam then keeps each moment in a type of its own and, where parameters are
 in 16 bits, makes the copies of them itself: of those in fp32 only the 16 bits that bf16 lacks.
 
-Source: ``_get_megatron_optimizer_based_on_param_groups`` of ``megatron/core/optimizer/__init__.py``
-and ``optimizer_config.py`` (August 2026); ``initialize_state``, ``get_unscaled_state`` and ``step``
-of ``transformer_engine/pytorch/optimizers/fused_adam.py``.
+Under ``--optimizer-cpu-offload`` moments and copies in fp32 are the host's, which updates them: the
+device keeps its parameters and gradients alone (``HybridDeviceOptimizer``).
+
+Source: ``_get_megatron_optimizer_based_on_param_groups`` of ``__init__.py``,
+``optimizer_config.py`` and ``cpu_offloading/hybrid_optimizer.py`` of ``megatron/core/optimizer``
+(August 2026);
+``initialize_state``, ``get_unscaled_state`` and ``step`` of
+``transformer_engine/pytorch/optimizers/fused_adam.py``.
 """
 
 from typing import Any
@@ -14,6 +19,7 @@ from brimful.errors import InputError
 from brimful.programs.base import Flags
 
 AWARE = "--use-precision-aware-optimizer"
+ON_HOST, FRACTION, ALL = "--optimizer-cpu-offload", "--optimizer-offload-fraction", 1.0
 TYPES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 """Bytes of an element."""
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -29,13 +35,23 @@ _SHARDED = "--use-distributed-optimizer"
 _DELAYED = "delayed"
 
 
+def is_on_host(flags: Flags) -> bool:
+    """Whether the host updates every parameter, rather than some whole ones or none."""
+    return flags.has(ON_HOST) and flags.share(FRACTION, default=0.0) == ALL
+
+
 def state_types(flags: Flags) -> dict[str, Any]:
     """Return the fields of a layout that say how states are kept."""
     given = {flag: flags.text(flag) or _WIDE for flag in CHOICES}
     if not flags.has(AWARE):
         if other := next((flag for flag in CHOICES if given[flag] != _WIDE), ""):
             raise InputError(f"{other} {given[other]} needs {AWARE}; add it")
-        return {"moments_bytes": (TYPES[_WIDE],) * 2, "own_master_bytes": 0, "num_widened": 0}
+        if flags.has(ON_HOST):
+            raise InputError(f"{ON_HOST} needs {AWARE}; add it")
+        return {
+            "moments_bytes": (TYPES[_WIDE],) * 2, "own_master_bytes": 0, "num_widened": 0,
+            "updates_on_host": False,
+        }  # fmt: skip
     if not flags.has(_SHARDED):
         raise InputError(f"{AWARE} needs {_SHARDED}; add it")
     moments = tuple(given[flag] for flag in _MOMENTS)
@@ -48,4 +64,5 @@ def state_types(flags: Flags) -> dict[str, Any]:
         "moments_bytes": tuple(TYPES[kind] for kind in moments),
         "own_master_bytes": of_master if is_own else 0,
         "num_widened": num_widened + (is_own and master != _WIDE),
+        "updates_on_host": is_on_host(flags),
     }

@@ -268,23 +268,28 @@ def _narrow_bytes(at: Layout) -> list[int]:
 
 def _copied(at: Layout) -> list[int]:
     """Elements of each fp32 copy that Megatron makes of a parameter, or of its part."""
-    return _updated(at) if at.is_half and not at.own_master_bytes else []
+    is_made = at.is_half and not at.own_master_bytes and not at.updates_on_host
+    return _updated(at) if is_made else []
 
 
 def moment_bytes(at: Layout) -> list[int]:
     """Bytes of the optimizer's two moments, and of its own copies, which its first step makes."""
+    if at.updates_on_host:
+        return []
     made = (*at.moments_bytes, *([at.own_master_bytes] if at.own_master_bytes else ()))
     return [n * each for n in _updated(at) for each in made]
 
 
 def widened_bytes(at: Layout) -> list[int]:
     """Bytes of states in fp32 that a step works on in place of those in fewer bits."""
-    return [n * FLOAT_BYTES for n in _updated(at) for _ in range(at.num_widened)]
+    num = 0 if at.updates_on_host else at.num_widened
+    return [n * FLOAT_BYTES for n in _updated(at) for _ in range(num)]
 
 
 def gradient_copies(at: Layout) -> list[int]:
     """Bytes of gradients in fp32, made by a step of those in 16 bits; they go with the next one."""
-    if at.grads_bytes == FLOAT_BYTES or not at.is_half or at.own_master_bytes:
+    is_taken = at.own_master_bytes or at.updates_on_host  # as they are
+    if at.grads_bytes == FLOAT_BYTES or not at.is_half or is_taken:
         return []
     return [n * FLOAT_BYTES for n in _updated(at)]
 

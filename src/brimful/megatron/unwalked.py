@@ -1,5 +1,6 @@
 """Flags of Megatron-LM's command line that no formula walks, and which of them change little."""
 
+from brimful.megatron.state_types import FRACTION, ON_HOST, is_on_host
 from brimful.programs.base import Flags
 
 _LOCAL_SPEC = ("--spec", "local")
@@ -16,7 +17,7 @@ NOT_YET = {
     "--fp8-wgrad": "gradients of weights in 16 bits beside fp8",
     "--fp4-param-gather": "parameters in fp4",
     "--experimental-attention-variant": "linear and sparse attention",
-    "--optimizer-cpu-offload": "an optimizer on the host",
+    ON_HOST: f"an optimizer on the host but for {FRACTION} 1.0",
     "--fine-grained-activation-offloading": "activations on the host",
     "--enable-cuda-graph": "CUDA graphs",
     "--external-cuda-graph": "CUDA graphs",
@@ -50,5 +51,5 @@ NEAR = {
 
 def not_yet(flags: Flags) -> list[str]:
     """List the flags of a command line that have no formula."""
-    given = {flag for flag, _ in flags.values}
+    given = {flag for flag, _ in flags.values} - ({ON_HOST} if is_on_host(flags) else set())
     return [flag for flag in NOT_YET if flag in given and (flag, flags.text(flag)) != _LOCAL_SPEC]

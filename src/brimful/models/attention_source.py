@@ -43,7 +43,7 @@ installed."""
 
 def scores_of(source: str) -> str:
     """Name what fused attention would leave out of a class's module; empty where it is nothing."""
-    words = _told(source) - _UNDERSTOOD
+    words = told_of(source) - _UNDERSTOOD
     return " and ".join(sorted({_MEANING.get(word, word) for word in words}))
 
 
@@ -106,7 +106,7 @@ def missing_kernels(model_type: str) -> tuple[str, ...]:
 
 
 @cache
-def _told(source: str) -> frozenset[str]:
+def told_of(source: str) -> frozenset[str]:
     """List the keywords with which the classes of a module call their attention."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return frozenset(

@@ -20,17 +20,17 @@ def is_rotary(spec: ModelSpec) -> bool:
 
 
 def with_positions(spec: ModelSpec, num_positions: int) -> ModelSpec:
-    """Return the model for longer texts than it has learnt, its rotary angles scaled."""
+    """Return the model for longer texts than it has learnt, its rotary angles scaled.
+
+    For texts that it has learnt it stays as it is.
+    """
     if not is_rotary(spec):
         raise InputError(
             f"--max-positions {num_positions}: {spec.name} has no rotary positions, which alone "
             f"can be scaled to longer texts; leave it out"
         )
-    if num_positions < spec.max_seq_len:
-        raise InputError(
-            f"--max-positions {num_positions}: {spec.name} has {spec.max_seq_len} already; leave "
-            f"it out, or give more"
-        )
+    if num_positions <= spec.max_seq_len:
+        return spec
     config = {**spec.hf_config, "max_position_embeddings": num_positions}
     return msgspec.structs.replace(spec, max_seq_len=num_positions, hf_config=config)
 

@@ -103,21 +103,44 @@ def _flash_backward(
 
 
 def sdpa_flash_forward(call: Call) -> Workspaces:
-    """``_scaled_dot_product_flash_attention``: partial outputs where keys are split.
+    """``_scaled_dot_product_flash_attention``: tensors are [B, H, M, K]."""
+    query, key = (call.arg(name).shape for name in ("query", "key"))
+    batch, heads, queries, head_dim = query
+    shape = FlashShape(batch, queries, heads, head_dim, key[2], key[1], packed=False)
+    return _flash_forward(shape, dropout=call.arg("dropout_p"))
+
+
+def flash_forward(call: Call) -> Workspaces:
+    """``_flash_attention_forward``: [B, M, H, K], or packed [M, H, K], of which it splits none.
+
+    But for texts of one token, as they are written (``seqlenq_ngroups_swapped``).
+    """
+    query, key = (call.arg(name).shape for name in ("query", "key"))
+    *lead, heads, head_dim = query
+    packed = len(query) == 3  # noqa: PLR2004 - [tokens, heads, head_dim]
+    if packed and call.arg("max_q") > 1:
+        return ()
+    batch, queries = (lead[0], 1) if packed else lead
+    keys = call.arg("max_k") if packed else key[1]
+    shape = FlashShape(batch, queries, heads, head_dim, keys, key[-2], packed)
+    return _flash_forward(shape, dropout=call.arg("dropout_p"))
+
+
+def _flash_forward(shape: FlashShape, *, dropout: float) -> Workspaces:
+    """Return partial outputs where keys are split.
 
     A small batch does not fill the card, so the keys are split (``set_params_splitkv``).
     """
-    query, key, dropout = (call.arg(name) for name in ("query", "key", "dropout_p"))
     if dropout:
         return ()
-    batch, heads, queries, head_dim = query.shape
-    if queries == 1 and heads > key.shape[1]:  # groups take the place of queries
-        queries, heads = heads // key.shape[1], key.shape[1]
+    batch, queries, heads, head_dim = shape[:4]
+    if queries == 1 and heads > shape.key_heads:  # groups take the place of queries
+        queries, heads = heads // shape.key_heads, shape.key_heads
     block = 256 if head_dim <= 64 else 128 if head_dim <= FLASH_TOKENS else 64  # noqa: PLR2004
     splits = num_splits(
         batch * heads * ceil_div(queries, FLASH_SPLIT_ROWS),
         kernels.imitated().chip.num_multiprocessors * 2,
-        ceil_div(key.shape[2], block),
+        ceil_div(shape.keys, block),
     )
     if splits == 1:
         return ()

@@ -9,6 +9,7 @@ from brimful.pretend.workspace_attention import (
     efficient_backward,
     efficient_forward,
     flash_backward,
+    flash_forward,
     sdpa_flash_backward,
     sdpa_flash_forward,
 )
@@ -367,7 +368,7 @@ RULES: dict[str, Rule] = {
         batch_norm, batched_product, chunk_cat, convolution, copy, counted, ctc, ctc_backward,
         cudnn_backward, cudnn_forward, efficient_backward, efficient_forward, eight_bit_product,
         embedding_backward,
-        extremes, flash_backward, foreach_max, foreach_norm, group_norm_backward,
+        extremes, flash_backward, flash_forward, foreach_max, foreach_norm, group_norm_backward,
         group_norm_forward, grouped_product, histogram, index_put, indexed_extremes,
         log_softmax_backward, loss, masked_scatter, maxima, moments, norm_backward, norm_forward,
         product, reduced_loss, safe_softmax, scan, sdpa_flash_backward, sdpa_flash_forward,

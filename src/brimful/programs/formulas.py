@@ -22,6 +22,7 @@ from brimful.megatron.deepep import outside_bytes
 from brimful.megatron.layout import Layout
 from brimful.megatron.speed import Overlaps, device_flops, slowest_step_s
 from brimful.megatron.stage import Peak, peak
+from brimful.megatron.state_types import ON_HOST
 from brimful.megatron.unwalked import NEAR, not_yet
 from brimful.programs import megatron
 from brimful.programs.base import Command, Flags, Rank, shortened
@@ -172,7 +173,7 @@ class Line(NamedTuple):
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of the slowest stage's step; None: unknown, as of two lengths (T5)."""
+        """Seconds of the slowest stage's step; None: unknown, as of T5 and of a host's update."""
         flags = self.told.flags
         overlaps = Overlaps(
             replicas=flags.has("--overlap-grad-reduce"),
@@ -180,7 +181,9 @@ class Line(NamedTuple):
             tensors=flags.has(_USER_BUFFERS),
         )
         step_s = slowest_step_s(self.stages, self.cluster, overlaps)
-        return step_s if math.isfinite(step_s) and self.stages[0].decoder is None else None
+        at = self.stages[0]
+        is_told = math.isfinite(step_s) and at.decoder is None and not at.updates_on_host
+        return step_s if is_told else None
 
     @property
     def room(self) -> Room:
@@ -247,14 +250,16 @@ def predict_program(text: str, world_size: int | None, machines: Machines) -> Pr
         notes=tuple(
             map(
                 found.command.in_its_words,
-                (*found.told.notes, *_buffer_notes(found)),
+                (*found.told.notes, *_notes_of(found)),
             )
         ),
     )
 
 
-def _buffer_notes(found: Line) -> Iterator[str]:
-    """Yield what buffers there are that lie outside of the allocator."""
+def _notes_of(found: Line) -> Iterator[str]:
+    """Yield what lies outside of the allocator, or of the device."""
+    if found.stages[0].updates_on_host:
+        yield f"{ON_HOST}: how long the host's update takes is not known, so no speed is told"
     if found.told.flags.has(_USER_BUFFERS):
         yield _BUFFERED
     if num_bytes := outside_bytes(found.stages[0]):

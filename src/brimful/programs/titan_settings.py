@@ -14,7 +14,15 @@ import msgspec
 from brimful.errors import UnsupportedError
 from brimful.programs.arguments import said, scalar
 from brimful.programs.base import Command, flags_of
-from brimful.programs.torchtitan import FILE_FLAGS, MODULE, is_choice, read_toml, words_of
+from brimful.programs.torchtitan import (
+    FILE_FLAGS,
+    LAUNCH,
+    MODULE,
+    allocator_of,
+    is_choice,
+    read_toml,
+    words_of,
+)
 
 _FILE = "data/torchtitan_configs.json"
 _TRAINING, _AGAIN = "training", "activation_checkpoint"
@@ -46,6 +54,7 @@ def settings_of(command: Command) -> Mapping[str, Any]:
         found[_AGAIN] = {"mode": kind, "selective_ac_option": "op"}
     _rows(found.setdefault(_TRAINING, {}))
     found.get("job", {}).pop("config_file", None)
+    found[LAUNCH] = {"allocator": allocator_of(command)}
     return found
 
 

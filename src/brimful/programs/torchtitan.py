@@ -28,6 +28,8 @@ OLD_SCRIPT, OLD_MAIN = "run_llama_train.sh", "train.py"
 """Its shell script until early 2025, and what that ran."""
 FILE_FLAG = "--job.config_file"
 """Names its TOML files, until early 2026."""
+LAUNCH = "launch"
+"""The section in which a command line says what its launcher set; a TOML file has none."""
 _PACKAGE, _STEP, _TOML_STEP = "torchtitan", "torchtitan_step.py", "torchtitan_toml_step.py"
 _FILE, _TRAIN_FILE = "CONFIG_FILE", "TRAIN_FILE"
 FILE_FLAGS = (FILE_FLAG, FILE_FLAG.replace("_", "-"))
@@ -136,6 +138,12 @@ def _of_script(command: Command, *, as_then: bool = False) -> dict[str, str]:
     script = Path(command.script)
     text = script.read_text("utf-8") if as_then and script.is_file() else _OLD_ALLOCATOR
     return {_ALLOCATOR: EXPANDABLE} if _OLD_ALLOCATOR in text else {}
+
+
+def allocator_of(command: Command) -> str:
+    """Return the settings of the allocator that a command line's processes have."""
+    told = {**_of_script(command), **command.environment}
+    return next((told[name] for name in VARIABLES if told.get(name)), "")
 
 
 def _of_file(

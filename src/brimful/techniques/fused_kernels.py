@@ -59,7 +59,6 @@ def beside(job: Job) -> Iterator[tuple[str, str]]:
         f"keep_fp32={','.join(job.keep_fp32)}": bool(job.keep_fp32),
         f"router_aux_loss={job.router_aux_loss}": bool(job.router_aux_loss),
         f"router_z_loss={job.router_z_loss}": bool(job.router_z_loss),
-        "modules that are trained beside adapters": bool(adapter and adapter.trained_modules),
     }
     for what, is_asked in asked.items():
         if is_asked:

@@ -15,7 +15,7 @@ from brimful.build.attention import flex, fused, varlen
 from brimful.build.attention.masks import causal_mask, document_mask, window_mask
 from brimful.build.attention.own import attends_by_itself
 from brimful.build.attention.positions import document_positions
-from brimful.build.attention.windows import masks, window_of
+from brimful.build.attention.windows import TOLD_WINDOWS, masks, window_of
 from brimful.build.batch import Batch
 from brimful.build.program import Program
 from brimful.build.stream import query_dtype, stream_dtype
@@ -50,7 +50,8 @@ def model_inputs(program: Program, batch: Batch) -> dict[str, Any]:
         return {flex.ARGUMENT: flex.causal_blocks(batch.inputs)}
     seq_len = batch.inputs.shape[1]
     window = window_of(program.model.config, seq_len)
-    if window is None:
+    is_told = program.strategy.attention in TOLD_WINDOWS and program.device.type != "cpu"
+    if window is None or is_told:
         return {"attention_mask": _one_text(program, seq_len, None)}
     make = partial(_one_text, program, seq_len)
     return {"attention_mask": masks(program.model, make, window)}

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
+from brimful.build.attention import varlen
 from brimful.values.strategy import Attention
 
 _aten = torch.ops.aten
@@ -75,8 +76,21 @@ def _pinned(backend: SDPBackend, *, takes_grouped: bool) -> Forward:
     return attend
 
 
+_flash = _pinned(SDPBackend.FLASH_ATTENTION, takes_grouped=True)
+
+
+def _flash_within(
+    module: nn.Module, *heads_and_mask: Any, sliding_window: int | None = None, **told: Any
+) -> tuple[torch.Tensor, None]:
+    """Attend within a window, which the kernel is told as a number; a CPU's is given a mask."""
+    query = heads_and_mask[0]
+    if sliding_window is None or query.device.type == "cpu" or sliding_window >= query.shape[2]:
+        return _flash(module, *heads_and_mask, **told)
+    return varlen.attend(module, *heads_and_mask, sliding_window=sliding_window, **told)
+
+
 AttentionInterface.register(NAMES["sdpa"], sdpa_attention_forward)
-AttentionInterface.register(NAMES["flash"], _pinned(SDPBackend.FLASH_ATTENTION, takes_grouped=True))
+AttentionInterface.register(NAMES["flash"], _flash_within)
 AttentionInterface.register(
     NAMES["efficient"], _pinned(SDPBackend.EFFICIENT_ATTENTION, takes_grouped=False)
 )

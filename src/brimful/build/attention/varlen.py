@@ -42,7 +42,7 @@ def _(segments: torch.Tensor) -> torch.Tensor:
     return segments.new_empty((num_documents + 1,))
 
 
-def _attend(  # noqa: PLR0913 - transformers' signature
+def attend(  # noqa: D103, PLR0913 - the same as of transformers
     module: nn.Module,
     query_BHSD: torch.Tensor,  # noqa: N803
     key_BGSD: torch.Tensor,  # noqa: N803
@@ -52,6 +52,7 @@ def _attend(  # noqa: PLR0913 - transformers' signature
     dropout: float = 0.0,
     scaling: float | None = None,
     document_bounds: torch.Tensor | None = None,
+    sliding_window: int | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, None]:
     # Rotary positions widen queries and keys under autocast; values are as the kernel wants them.
@@ -70,8 +71,14 @@ def _attend(  # noqa: PLR0913 - transformers' signature
         module.is_causal,
         False,
         scale=scaling,
+        **({} if sliding_window is None else _back(sliding_window)),
     )[0]
     return out.view(batch, seq_len, *out.shape[-2:]), None
 
 
-AttentionInterface.register(NAME, _attend)
+def _back(window: int) -> dict[str, int]:
+    """Say to the operator that a token sees itself and the ``window - 1`` before it."""
+    return {"window_size_left": window - 1, "window_size_right": 0}
+
+
+AttentionInterface.register(NAME, attend)

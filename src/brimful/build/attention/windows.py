@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from brimful.build.blocks import body_of
+from brimful.models.attention_source import told_of
 
 FULL = "full_attention"
 SLIDING, CHUNKED = "sliding", "chunked"
@@ -25,6 +26,9 @@ farther than the chunk of the row that they are in."""
 LIMITED = (SLIDING, CHUNKED)
 TAKING_WINDOWS = ("eager", "sdpa", "efficient", "cudnn")
 """Kernels that take a mask wherever they run."""
+TOLD_WINDOWS = ("flash", "varlen")
+"""Kernels of FlashAttention, to which a class tells its window as a number, and which need no mask
+of it: ``sliding_window`` of ``flash_attention_forward`` in ``transformers``."""
 Form = Literal["by kind", "one", "unknown"]
 """How a class takes its masks: one for each kind of block, one for all, or nobody knows."""
 _MAKER = "create_sliding_window_causal_mask"
@@ -43,6 +47,12 @@ def window_of(config: Any, seq_len: int) -> int | None:
     field = "attention_chunk_size" if is_chunked else "sliding_window"
     window: int | None = getattr(config, field, None)
     return window if window is not None and seq_len > window else None
+
+
+def kernels_for(model: Any) -> tuple[str, ...]:
+    """List the kernels under which blocks see no farther than their window, in one text or many."""
+    source = inspect.getsource(sys.modules[type(body_of(model)).__module__])
+    return (*TAKING_WINDOWS, *(TOLD_WINDOWS if "sliding_window" in told_of(source) else ()))
 
 
 def _kinds(config: Any) -> tuple[str, ...]:
