@@ -38,7 +38,7 @@ WIDE_BLOCKS = read_config(
     "tiny",
     {
         **TINY_LLAMA,
-        "num_hidden_layers": 8,
+        "num_hidden_layers": 16,
         "hidden_size": 2048,
         "intermediate_size": 4096,
         "num_attention_heads": 32,
