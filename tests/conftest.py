@@ -56,7 +56,6 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Look no more at what was imported: libraries and tests stay until the end."""
-    gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(10_000, 20, 100)  # else looks at all that is kept take a twentieth of the time

@@ -68,7 +68,7 @@ def test_what_is_typed_beside_it_is_planned_too(brimful, tmp_path):
 
 def test_torchtitans_own_configuration_is_planned(brimful, monkeypatch):
     monkeypatch.setattr("brimful.programs.torchtitan.find_spec", lambda _: None)
-    said = brimful("simulate", "--gpus", "8x8xh100", "--from", TITAN)
+    said = brimful("estimate", "--gpus", "8x8xh100", "--from", TITAN)
     assert said.code == 0
     assert "planned in Brimful's own loop" in said.err
     assert "FITS      full training of llama-3.1-8b at 8,192 tokens on 64 x H100" in said.out

@@ -1,15 +1,13 @@
 """``brimful precision --compare``: what it prints, keeps, and refuses."""
 
 import json
-import os
 import signal
-import time
 import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
 
-import processes
+from brimful.cli import compare
 from brimful.compare.record import COMPARISON_SCHEMA, Comparison
 
 pytestmark = pytest.mark.torch
@@ -59,23 +57,25 @@ def test_nothing_that_ends_well_is_exit_code_1(brimful, folder):
     assert "The doctor: epsilon: in" in said.out
 
 
-def test_ctrl_c_keeps_what_was_done(folder):
-    command = ["-m", "brimful", "precision", *SHORT, "--steps", 8]
-    command += ["--compare", "fp32", "--seeds", 50, "--out", "made"]
-    started = processes.Started(command, cwd=folder)
-    kept = folder / "made" / "comparison.json"
-    deadline_s = time.monotonic() + 600
-    while not kept.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    os.kill(started.process.pid, signal.SIGINT)
-    done = started.wait()
-    # Between two runs it is Python that is interrupted; to a shell both are 130.
-    assert done.returncode in {130, -signal.SIGINT}
-    assert "interrupted" in done.stderr
-    assert " left)" in done.stderr
-    assert done.returncode != 130 or "held-out loss" in done.stdout  # what there is, is compared
-    made = json.loads(kept.read_text())
-    assert 1 <= len(made["rows"][0]["runs"]) < 50
+def test_ctrl_c_keeps_what_was_done(brimful, folder, monkeypatch):
+    """As it is pressed when two runs are done; of a process test_bad_inputs.py presses it."""
+    write = compare._write
+
+    def press(out, made):
+        write(out, made)
+        if len(made.rows[0].runs) == 2:
+            monkeypatch.setattr(compare, "_write", write)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(compare, "_write", press)
+    flags = ("--compare", "fp32", "--seeds", 50, "--out", "made")
+    said = brimful("precision", *SHORT, *flags)
+    assert said.code == 130
+    assert "interrupted, up to 48 runs were not made" in said.err
+    assert " left)" in said.err
+    assert "held-out loss" in said.out  # what there is, is compared
+    made = json.loads((folder / "made" / "comparison.json").read_text())
+    assert len(made["rows"][0]["runs"]) == 2
 
 
 @pytest.mark.parametrize(

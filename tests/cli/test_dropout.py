@@ -44,8 +44,8 @@ def test_what_is_dropped_is_said_and_counted(asked):
 
 
 def test_settings_of_another_program_keep_it_off_unless_that_is_said_beside(brimful):
-    assert OFF in flat(brimful("plan", "--gpus", "a100-40gb", "--from", SFT))
-    said = brimful("plan", "--gpus", "a100-40gb", "--from", SFT, "--dropout", "model")
+    assert OFF in flat(brimful("estimate", "--gpus", "a100-40gb", "--from", SFT))
+    said = brimful("estimate", "--gpus", "a100-40gb", "--from", SFT, "--dropout", "model")
     assert "dropout 0.1, as its configuration says" in flat(said)
 
 

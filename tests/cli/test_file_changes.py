@@ -68,6 +68,8 @@ CASES = (
     ("deepspeed.json", "4xa100-80gb", {"train_micro_batch_size_per_gpu": 2}),
     ("torchtitan.toml", "8xh100-80gb", {"training.local_batch_size": 1}),
 )
+LONG = {"axolotl.yaml"}
+"""Below, its file with other keys is planned where it was tight, and its keys are read in words."""
 NO_NAME = {"trainer.json": ("llama-3.1-8b",), "deepspeed.json": ("llama-3.1-8b", "--seq-len", 8192)}
 
 
@@ -125,7 +127,10 @@ def _text(path, content):
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("name", "gpus", "some"), CASES)
+@pytest.mark.parametrize(("name", "gpus", "some"), [
+    pytest.param(*case, id=case[0], marks=[pytest.mark.long] if case[0] in LONG else [])
+    for case in CASES
+])  # fmt: skip
 def test_a_file_with_the_keys_that_are_named_holds(brimful, files, name, gpus, some):
     answer = json.loads(planned(brimful, name, gpus, "--json").out)
     assert answer["verdict"] == "NO"
@@ -255,6 +260,7 @@ def test_a_search_that_runs_out_of_time_finds_no_change(brimful, monkeypatch):
     assert answer["file_changes"] == []
 
 
+@pytest.mark.usefixtures("alone")
 def test_values_of_a_file_stay_text(brimful, files):
     odd = BASE["axolotl.yaml"] | {"output_dir": "\x1b[2J[red]{evil}", "plugins": ["os.system('x')"]}
     (files / "axolotl.yaml").write_text(yaml.safe_dump(odd), "utf-8")

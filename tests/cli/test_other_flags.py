@@ -168,9 +168,10 @@ def test_money_and_time_go_by_other_names_where_a_verb_has_them():
 
 
 def test_attention_and_markets_are_known_by_others_words(brimful):
-    said = brimful("estimate", "qwen3-4b", "--attn_implementation", "flash_attention_2", "--json")
+    asked = ("estimate", "qwen3-4b", "--gpus", "h100-80gb")
+    said = brimful(*asked, "--attn_implementation", "flash_attention_2", "--json")
     assert json.loads(said.out)["strategy"]["attention"] == "sdpa"
-    said = brimful("estimate", "qwen3-4b", "--gpus", "h100-80gb", "--market", "spot")
+    said = brimful(*asked, "--market", "spot")
     assert "--market community is taken for 'spot': no prices of spot machines ship" in said.err
 
 

@@ -6,7 +6,7 @@ import pytest
 from brimful.cost.estimate import estimate
 from brimful.cost.requests import asked_of, requests_of
 from brimful.cost.reserved import candidate_of, predicted_reserved
-from brimful.models.config import load_model
+from brimful.models.config import load_model, read_config
 from brimful.units import GIB, MIB
 from brimful.values.job import plain_job
 from cost.replays import ALLOCATORS, live_peak, reserved
@@ -14,6 +14,11 @@ from samples import make_adapter, make_cluster, make_strategy
 
 CLUSTER = make_cluster("cuda", usable_bytes=200 * GIB)
 FULL = {"activation_checkpointing": "full"}
+QWEN3 = load_model("qwen3-0.6b")
+FEW_BLOCKS = read_config(
+    "qwen3", {**QWEN3.hf_config, "model_type": "qwen3", "num_hidden_layers": 8}
+)
+"""Of what is traced whole: every block of it runs."""
 SHARDED = {"zero": 3, "dp_shard": 4}
 CASES = {
     "plain": ({}, {}),
@@ -27,13 +32,16 @@ CASES = {
     "masters": ({"precision": "bf16-master"}, {"loss_chunks": 3, **FULL}),
     "8 bits": ({"optimizer": "adamw-8bit"}, {"loss_chunks": 2}),
     "foreach": ({"optimizer": "adamw-foreach"}, {}),
-    "biases": ({"model": "gpt2", "seq_len": 1024}, {"loss_chunks": 4}),
+    "biases": ({"model": load_model("gpt2"), "seq_len": 1024}, {"loss_chunks": 4}),
     "LoRA": ({"method": "lora", "adapter": make_adapter(rank=16)}, FULL),
     "DDP": ({"global_batch": 8}, {"dp_replicate": 4}),
     "ZeRO-1": ({"global_batch": 8}, {"zero": 1, "dp_shard": 4}),
     "ZeRO-2": ({"global_batch": 8, "precision": "bf16-mixed"}, {**SHARDED, "zero": 2}),
     "ZeRO-3": ({"global_batch": 8}, {**SHARDED, **FULL}),
-    "FSDP1": ({"global_batch": 8, "precision": "bf16-mixed"}, {**SHARDED, "fsdp": 1, **FULL}),
+    "FSDP1": (
+        {"global_batch": 8, "precision": "bf16-mixed", "model": FEW_BLOCKS},
+        {**SHARDED, "fsdp": 1, **FULL},
+    ),
     "FSDP1, held": (
         {"global_batch": 24, "precision": "bf16-mixed"},
         {**SHARDED, "fsdp": 1, "accumulate": "hold"},
@@ -60,13 +68,13 @@ CASES = {
 
 def asked(changes, how):
     fields = {
-        "model": "qwen3-0.6b",
+        "model": QWEN3,
         "precision": "bf16",
         "seq_len": 2048,
         "global_batch": 2,
         **changes,
     }
-    fields |= {"model": load_model(fields["model"]), "num_steps": 2, "learning_rate": 1e-3}
+    fields |= {"num_steps": 2, "learning_rate": 1e-3}
     return plain_job(**fields), make_strategy(**{"micro_batch": 1, **how})
 
 

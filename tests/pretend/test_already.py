@@ -1,5 +1,7 @@
 """What a program does already is told as that, and not advised: checkpoints, a batch of one."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -23,10 +25,15 @@ pytestmark = [
 WORLD_SIZE = 8
 
 
-def sharded(case, **how):
+@cache
+def trained(case, **how):
     with pretend.gpu(world_size=WORLD_SIZE) as run:
         fsdp_program.train("cuda", **fsdp_program.cases(WORLD_SIZE)[case], **how)
-    return run.report(budget_bytes=64 * MIB)
+    return run
+
+
+def sharded(case, dtype=None, **how):
+    return trained(case, dtype=dtype, **how).report(budget_bytes=64 * MIB)
 
 
 def facts(report):
@@ -164,23 +171,17 @@ def test_what_it_is_to_reduce_each_is_a_replay_of_the_program_that_does(dtype):
 
 
 def test_the_live_bytes_are_those_of_the_program_that_reduces_each():
-    def most(case):
-        with pretend.gpu(world_size=WORLD_SIZE) as run:
-            fsdp_program.train("cuda", **fsdp_program.cases(WORLD_SIZE)[case])
-        return run
-
-    run = most("hold")
+    run = trained("hold", dtype=None)
     (events, left), rows = zip(*run._held.later.values(), strict=True), [*run._held.later]
     recording = run.recording()
     live = freed_sooner(recording, *map(np.array, (rows, events, left))).live_bytes()
-    assert live.max() == most("reduce-each").recording().live_bytes().max()
+    assert live.max() == trained("reduce-each", dtype=None).recording().live_bytes().max()
     assert live[-1] == recording.live_bytes()[-1]
 
 
 @pytest.mark.parametrize(("budget", "fits"), [(400, "which fits"), (300, "which does not fit")])
 def test_whether_reducing_each_makes_it_fit_is_said_in_the_program_s_own_word(budget, fits):
-    with pretend.gpu(world_size=WORLD_SIZE) as run:
-        fsdp_program.train("cuda", **fsdp_program.cases(WORLD_SIZE)["hold"])
+    run = trained("hold", dtype=None)
     (fact,) = whole_facts(run.report(budget_bytes=budget * MIB), budget * MIB)
     for words in (fact.text, fact.short):
         assert "set_requires_gradient_sync(True)" in words

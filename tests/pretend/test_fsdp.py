@@ -42,11 +42,12 @@ def real_peaks(request, tmp_path_factory):
 @pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_sharded_step_takes_what_it_takes_for_real(real_peaks, case):
-    """A CPU keeps the statistics of a bf16 norm in bf16, a GPU in fp32: 24 KiB here."""
+    """A CPU keeps the statistics of a bf16 norm in bf16, a GPU in fp32: 12 KiB here."""
     if case == "bf16":
         need_bf16_units()
-    simulated = peak(sharded(case))
-    statistics = 2 * fsdp_program.DEPTH * fsdp_program.TOKENS * 2 if case == "bf16" else 0
+    few = fsdp_program.FEW_TOKENS
+    simulated = peak(sharded(case, tokens=few))
+    statistics = 2 * fsdp_program.DEPTH * few * 2 if case == "bf16" else 0
     assert simulated - statistics == pytest.approx(real_peaks[case], abs=64)
 
 

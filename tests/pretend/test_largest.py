@@ -205,6 +205,7 @@ def largest_below(limit):
     return max(n for n in range(1, 1000) if live(ran(n)).num_bytes <= limit)
 
 
+@pytest.mark.few(only=["1", "64", "200"])  # from below, at another kernel, from above
 @pytest.mark.parametrize("given", [1, 8, 40, 96, 64, 200])
 def test_few_runs_say_of_every_value_what_it_would_ask_for(given):
     found, tried = searched_by_law(["train.py", "--batch", str(given)], "batch")

@@ -59,8 +59,7 @@ def simulated(program):
             program("gpu:0")
         gc.collect()
     finally:
-        gc.enable()
-        gc.unfreeze()
+        gc.enable()  # and what was frozen stays: all that is imported would be looked at again
     return run.recording()
 
 

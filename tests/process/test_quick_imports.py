@@ -3,15 +3,7 @@
 import gc
 import sys
 
-import pytest
-
 from brimful.process.quick_imports import leave_behind
-
-
-@pytest.fixture(autouse=True)
-def _as_before():
-    yield
-    gc.unfreeze()
 
 
 def test_all_but_triton_is_left_behind(monkeypatch):

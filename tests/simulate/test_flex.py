@@ -15,7 +15,7 @@ from samples import make_job, make_model, make_strategy
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # the compiler's own
 
-ROWS, TOKENS, HEADS, GROUPS, WIDTH, LAYERS = 2, 512, 4, 2, 64, 3
+ROWS, TOKENS, HEADS, GROUPS, WIDTH, LAYERS = 2, 512, 4, 2, 64, 2
 QUERIES, KEYS = ROWS * HEADS * TOKENS * WIDTH * 2, ROWS * GROUPS * TOKENS * WIDTH * 2
 SUMS = ROWS * HEADS * TOKENS * 4
 BLOCKS = -(-TOKENS // 128)
@@ -81,6 +81,7 @@ def test_what_it_keeps_is_its_result_and_a_sum_for_each_query():
     assert abs(int(flex) - int(flash)) < 0.01 * int(flash)  # which keeps as much
 
 
+@pytest.mark.few(1)  # pretend/test_compiled.py has a model that is one graph
 @pytest.mark.parametrize("compiles", ["blocks", "model"])
 def test_in_a_compiled_block_it_is_part_of_the_graph(compiles):
     recording, graphs, breaks = recorded(compiles)
@@ -98,9 +99,10 @@ def test_a_block_mask_is_a_few_integers_for_each_block_of_scores():
     assert ROWS * BLOCKS * BLOCKS * 4 in integers
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("compiles", "again", "times"), [
-    ("none", "none", 1), ("none", "full", 2), ("blocks", "none", 1), ("blocks", "full", 2),
-    ("none", "selective", 1), ("blocks", "selective", 1),
+    ("none", "none", 1), ("blocks", "full", 2), ("none", "selective", 1), ("none", "full", 2),
+    ("blocks", "none", 1), ("blocks", "selective", 1),
 ])  # fmt: skip
 def test_its_flops_are_those_of_any_attention(compiles, again, times):
     recording, *_ = recorded(compiles, again=again)

@@ -71,7 +71,7 @@ def test_the_simulated_peak_is_the_measured_one(case):
     assert abs(difference) <= max(0.005 * peak, MIB)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)  # build/test_fp8.py checkpoints and writes scores out
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_what_lasts_is_the_same_to_the_byte(case):
     seen = {item.name: item.num_bytes for item in measured(case).items}

@@ -86,8 +86,9 @@ CASES = {
 }
 
 
-LONG = {"sizes that are no products", "adapters", "sharded"}
-"""Each is a trace or two of thousands of operations; the replicated one shows what spreads."""
+LONG = {"alone", "convolutions", "sizes that are no products", "adapters", "sharded"}
+"""Each is a trace or two of thousands of operations; the replicated one shows what is alone and
+what spreads, and every type is in the tables of ``validation/architectures``."""
 
 
 @pytest.mark.parametrize(

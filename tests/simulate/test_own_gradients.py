@@ -30,11 +30,12 @@ NARROW = {
     "hidden_size": 256, "intermediate_size": 16, "eos_token_id": 1, "bos_token_id": 1,
     "cls_token_id": 1, "sep_token_id": 1,
 }  # fmt: skip
+OF_EIGHT = {"global_batch": 32}
 ROC_BERT = {"pronunciation_vocab_size": 91, "shape_vocab_size": 2485, "shape_embed_dim": 64}
 CASES = {
     "no gradient of entities": ("luke", LUKE, {"precision": "fp16-mixed", "seq_len": 64}, {}),
-    "sharded": ("luke", LUKE, {"precision": "bf16"}, {"dp_shard": 8, "zero": 2}),
-    "embeddings that are no head": ("roc_bert", ROC_BERT, {}, {"dp_replicate": 8}),
+    "sharded": ("luke", LUKE, {"precision": "bf16", **OF_EIGHT}, {"dp_shard": 8, "zero": 2}),
+    "embeddings that are no head": ("roc_bert", ROC_BERT, OF_EIGHT, {"dp_replicate": 8}),
     "embeddings that read padding": ("esm", {"pad_token_id": 1}, {}, {}),
     "norms without biases": ("modernbert", NARROW, {"seq_len": 1024}, {"attention": "sdpa"}),
     "truths that are counted": (
@@ -46,7 +47,7 @@ CASES = {
 
 def job_of(model_type, sizes, **changes):
     model = read_config(f"tiny-{model_type}", {**SIZES, **sizes, "model_type": model_type})
-    changes = {"precision": "bf16-mixed", "seq_len": 256, "global_batch": 32, **changes}
+    changes = {"precision": "bf16-mixed", "seq_len": 256, "global_batch": 4, **changes}
     return make_other_job("bert", model=model, **changes)
 
 

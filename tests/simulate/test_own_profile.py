@@ -97,7 +97,8 @@ CASES = {
 
 
 @pytest.mark.few(
-    only=["replicas", "one-layer", "in-4-bits", "pairs", "fp8-sharded", "every second product"]
+    # Replicas: test_one_unit.py; adapters on some layers: test_brought_base.py.
+    only=["in-4-bits", "pairs", "fp8-sharded", "every second product"]
 )
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_that_nobody_foresaw_is_predicted_as_it_is_simulated(case):

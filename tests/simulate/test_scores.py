@@ -39,6 +39,7 @@ JOBS = {
 }
 
 
+@pytest.mark.few  # each job on a card, and one on both
 @pytest.mark.parametrize("gpu", ["h100-80gb", "a100-80gb"])
 @pytest.mark.parametrize("name", JOBS)
 def test_the_kernels_are_those_that_ran(name, gpu):
