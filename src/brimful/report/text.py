@@ -258,9 +258,12 @@ def _reserved_words(estimate: Estimate) -> str:
     if replayed is None:
         return "none" if band is None else format_band(band, unit="bytes")
     most = replayed.capacity_bytes if replayed.limit_bytes is None else replayed.limit_bytes
-    words = f"{format_bytes(replayed.predicted_peak_reserved_bytes)} of {format_bytes(most)}"
+    held, of = format_bytes(replayed.predicted_peak_reserved_bytes), f"of {format_bytes(most)}"
+    words = f"{held} {of}"
     if replayed.short_bytes:
-        return f"{words}, short by {format_bytes(replayed.short_bytes)} (replayed)"
+        asked = f"{format_bytes(replayed.predicted_unhindered_bytes)} {of}, had it all it asks for"
+        short = format_bytes(replayed.short_bytes)
+        return f"{asked}; it ends at {held}, where a request lacks {short} (replayed)"
     if replayed.num_retries:
         return f"{words} after {replayed.num_retries} flushes of its cache (replayed)"
     if not replayed.is_firm:
