@@ -30,6 +30,15 @@ def _all() -> dict[str, Compared]:
     return msgspec.json.decode(content, type=dict[str, Compared])
 
 
+def runs_words(name: str) -> str:
+    """Say how many runs of a GPU were compared, and how far off its speed was."""
+    found = _all().get(name)
+    if found is None:
+        return "no run of this GPU was compared"
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs, at the median"
+    return f"tokens/s {found.error:.0%} off in {runs}, told before they were looked at"
+
+
 def compared_words(name: str, band: float) -> str:
     """Say of a GPU's speed that its range is not borne out by runs; nothing where it is.
 

@@ -4,6 +4,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 _PACKAGES = ("site-packages", "dist-packages")
@@ -44,6 +45,24 @@ def script_line() -> ScriptLine:
             lines.append(f"{code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
     return ScriptLine(lines[0], function, tuple(lines[1:])) if lines else ScriptLine("", "")
+
+
+def variable_of(value: object) -> str:
+    """Return the script's name of what runs, of the innermost frame that has one; empty: none."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            for names in (frame.f_locals, frame.f_globals):
+                for name, each in [*names.items()]:
+                    if each is value:
+                        return str(name)
+                    if not hasattr(each, "__dict__") or isinstance(each, (type, ModuleType)):
+                        continue
+                    for inner, held in [*vars(each).items()]:
+                        if held is value:
+                            return f"{name}.{inner}"
+        frame = frame.f_back
+    return ""
 
 
 def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) -> ScriptLine | None:

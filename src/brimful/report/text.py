@@ -128,6 +128,8 @@ def verdict_table(verdict: Verdict) -> "Table":
     Returns one row per quantity; "-" stands where a rung was not climbed.
     """
     instrument = f"measured by {verdict.measured_by}" if verdict.measured_by else "not measured yet"
+    if all(row.simulated is None for row in verdict.rows):
+        instrument += "; not simulated: brimful simulate on its plan does"
     table = plain_table(f"Three rungs, item by item ({instrument})")
     table.add_column("item", max_width=27)
     for heading in ("predicted", "simulated", "measured", "sim vs pred", "meas vs sim"):

@@ -82,6 +82,10 @@ def meter_of(estimate: Estimate) -> Meter:
     return replayed_meter(reserved)
 
 
+LEAST_ROUNDED = 0.03
+"""Of what a host holds, from which rounding is told."""
+
+
 def host_meter(estimate: Estimate | None) -> Meter | None:
     """Return what training takes of a host that has too little; None: it may suffice."""
     host = None if estimate is None else estimate.host
@@ -91,12 +95,14 @@ def host_meter(estimate: Estimate | None) -> Meter | None:
     return Meter(train, host.usable_bytes, "predicted", HOST)
 
 
-def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> tuple[Fact, ...]:
+def host_facts(
+    host: Meter | None, device: Meter, estimate: Estimate | None, *, rounded: int
+) -> tuple[Fact, ...]:
     """Say what helps where a node's host has too little memory.
 
     ``host``: what its processes take; None: it may suffice. ``device``: what a GPU holds, which may
-    be too much as well. ``estimate``: by which part of it is for training; None: that is not
-    predicted.
+    be too much as well. ``estimate``: says what saving takes beside; None: that is not predicted.
+    ``rounded``: of what the host holds, what its blocks are larger than what is in them.
     """
     if host is None:
         return ()
@@ -105,12 +111,16 @@ def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> 
     words = f"the host is short, {which}: give one with more memory (--host-memory)"
     if made is None or made.num_processes > 1:
         words = f"{words}, or fewer GPUs to a node"
-    instead = Fact("instead", words)
+    facts = [Fact("instead", words)]
+    if rounded > LEAST_ROUNDED * host.used_bytes:
+        words = f"{format_bytes(rounded)} are what PyTorch rounds pinned blocks up by, to powers of"
+        words += f" two; {format_bytes(host.used_bytes - rounded)} without"
+        facts.insert(0, Fact("of it", words))
     most = 0 if made is None else int(made.predicted_host_bytes.low)
-    if most <= host.used_bytes:
-        return (instead,)
-    words = f"Brimful's own takes {format_bytes(most)} of the host in all; others save their way"
-    return (instead, Fact("saving", words))
+    if most > host.used_bytes:
+        words = f"Brimful's own takes {format_bytes(most)} of the host; others save their own way"
+        facts.append(Fact("saving", words))
+    return tuple(facts)
 
 
 def offloaded_bytes(estimate: Estimate | None) -> int:

@@ -13,7 +13,14 @@ from brimful.pretend.scripts import short_line
 from brimful.pretend.step_values import BUDGET_S, Cut
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts, whole_facts
-from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
+from brimful.show.kept import (
+    copies_facts,
+    graphs_facts,
+    grows_facts,
+    idle_facts,
+    in_vain_facts,
+    models_facts,
+)
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
@@ -108,6 +115,7 @@ def pretend_summary(
             *mended,
             *whole_facts(report, firm_bytes(report)),
             *_units(report, word),
+            *in_vain_facts(report),
             *changes,
             *_host(report, meter),
             *(unknown_facts([each.op for each in report.unknown_ops], meter) if is_bound else ()),
@@ -115,8 +123,9 @@ def pretend_summary(
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, firm_bytes(report)),
-            *(() if is_kept or mended else sizes),
+            *(() if is_kept or mended or any(x.label == "no batch" for x in changes) else sizes),
             *_instead(report),
+            *models_facts(report),
             *(peak if says_why else []),
             *([] if fails else peak),
             *(() if any(FUSED in way.text for way in ways) else _unfused(report)),
@@ -360,8 +369,7 @@ def _peak(report: PretendReport) -> Fact:
     is_told = logits is not None and logits.num_bytes >= least
     if is_told and LOGITS not in {item.name for item in items}:
         items += [item for item in report.items if item.name == LOGITS]
-    copies = (item for item in report.items if item.name == NOT_UPDATED and item not in items)
-    items += [item for item in copies if item.num_bytes >= LEAST_COPY * total]
+    items += [item for item in report.items if item.name == NOT_UPDATED and item not in items]
     sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
     held = [*sizes.values()]
     short = ", ".join(held)
