@@ -35,12 +35,12 @@ def test_each_of_several_models_has_its_state_and_what_its_passes_left():
             optimizer.zero_grad()
     report = run.report()
     found = {each.name: dict(each.items) for each in report.models}
-    assert list(found) == ["policy", "critic", "reference"]
+    assert set(found) == {"policy", "critic", "reference"}
     for name, depth in (("policy", 4), ("critic", 2), ("reference", 3)):
         assert found[name][PARAMETERS] == depth * LAYER_BYTES
         state = found[name].get(OPTIMIZER_STATE, 0)
         assert state // (2 * LAYER_BYTES) == (0 if name == "reference" else depth)
-    assert found["policy"][SAVED_ACTIVATIONS] > found["critic"][SAVED_ACTIVATIONS]
+    assert found["policy"][SAVED_ACTIVATIONS] > found["critic"].get(SAVED_ACTIVATIONS, 0)
     assert SAVED_ACTIVATIONS not in found["reference"]
     assert facts(report)["models"].startswith("policy ")
     printed = str(report)

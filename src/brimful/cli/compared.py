@@ -95,10 +95,10 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     made = estimate_or_none(plan.job, plan.cluster, here)
     if plan.estimate is not None and made is not None:
         fits = made.fits and as_it_fits(plan.job, plan.cluster, here) is not None
-        held = predicted_reserved(plan.job, plan.cluster, here) if made.fits and not fits else None
+        without = predicted_reserved(plan.job, plan.cluster, here) if made.fits else None
         peaks = [each.predicted_peak_allocated_bytes for each in (plan.estimate, made)]
         away = offloaded_bytes(plan.estimate)
-        return offload_facts(plan.cluster, peaks, away, held, fits=fits)
+        return offload_facts(plan.cluster, peaks, away, without, fits=fits)
     from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()

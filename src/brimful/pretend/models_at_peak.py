@@ -11,6 +11,7 @@ from brimful.pretend.model_values import ModelBytes
 from brimful.pretend.not_updated import Part
 from brimful.pretend.reading import classes_of
 from brimful.pretend.recording import Recording
+from brimful.values.results import ITEM_NAMES, WORKSPACES
 
 _NOBODY = -1
 
@@ -46,6 +47,7 @@ def models_at_peak(
     alive = recording.alive_at(peak_event)
     made = recording.phase[alive]
     is_inside = (whose[alive] == _NOBODY) & (recording.born[alive] < returned[made])
+    is_inside &= item[alive] != ITEM_NAMES.index(WORKSPACES)  # which all share
     whose[alive[is_inside]] = of_phase[made[is_inside]]
     found = [
         _told(recording, item, alive[whose[alive] == place], model)
