@@ -33,7 +33,7 @@ def test_a_summary_comes_first_and_tables_when_asked_for(brimful):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "told"), [("rtx-6000-ada", "no run of this GPU was compared"), ("h100-80gb", "off in")]
+    ("gpu", "told"), [("l4", "no run of this GPU was compared"), ("h100-80gb", "off in")]
 )
 def test_a_gpu_says_whether_runs_of_it_were_compared(brimful, gpu, told):
     assert told in brimful("gpus", gpu).out

@@ -237,7 +237,7 @@ def test_the_headline_of_a_host_is_what_training_takes(capsys):
     asked += ["--host-memory", "2GiB"]
     assert main([*asked, "--json"]) == main(asked) == 1
     made, said = capsys.readouterr().out.split("\nNO ", 1)
-    train = json.loads(made)["estimate"]["host"]["predicted_training_bytes"]
+    train = json.loads(made)["host"]["predicted_training_bytes"]
     told = " ".join(said.split())
     assert f"{format_bytes(train)} of 2.00 GiB, short by {format_bytes(train - 2 * GIB)}" in told
     assert "are what PyTorch rounds pinned blocks up by" in told
@@ -248,8 +248,8 @@ def test_pinned_blocks_are_rounded_up_on_a_gpu_alone():
     strategy, job = make_strategy(offload="optimizer"), make_job(model=make_model(**LARGE))
     count = host.parameter_count(job.model).total
     held = {item.name: item.num_bytes for item in host_of(job, strategy).items}
-    more = held["parameters"] - 4 * count  # gradients are as many
-    assert host.rounding_bytes(job, cluster_of(), strategy) == 2 * more > 0
+    more = held["parameters"] - 4 * count  # as of gradients; of those on their way it is less
+    assert 0 < 2 * more <= host.rounding_bytes(job, cluster_of(), strategy) < 3 * more
     assert host.rounding_bytes(job, cluster_of("cpu"), strategy) == 0
 
 

@@ -1,5 +1,6 @@
 """Which line of a script's own begins a phase: the innermost that is no library's."""
 
+import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
@@ -52,8 +53,8 @@ def variable_of(value: object) -> str:
     frame: Any = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
-            for names in (frame.f_locals, frame.f_globals):
-                for name, each in [*names.items()]:
+            for names in (_locals_of(frame), {**frame.f_globals}):
+                for name, each in names.items():
                     if each is value:
                         return str(name)
                     if not hasattr(each, "__dict__") or isinstance(each, (type, ModuleType)):
@@ -63,6 +64,18 @@ def variable_of(value: object) -> str:
                             return f"{name}.{inner}"
         frame = frame.f_back
     return ""
+
+
+def _locals_of(frame: Any) -> dict[str, Any]:
+    """Return a function's variables, and let go of the copy that Python 3.11 keeps of them.
+
+    It would hold what the script no longer does.
+    """
+    found = frame.f_locals
+    names = {**found}
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(found, dict):
+        found.clear()
+    return names
 
 
 def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) -> ScriptLine | None:

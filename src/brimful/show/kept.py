@@ -91,7 +91,7 @@ def in_vain_facts(report: PretendReport) -> tuple[Fact, ...]:
         words = f"gradient_checkpointing of {model} is on, and no backward pass computes anew"
         return (Fact("no effect", words),)
     words = f"gradient_checkpointing is on, and off again as {model} is in eval mode"
-    short = f"gradient_checkpointing, as {model} is in eval mode"
+    short = f"checkpointing, as {model} is in eval mode"
     return (Fact("no effect", f"{words}: model.train() before the loop", short),)
 
 
