@@ -106,15 +106,16 @@ class _Follower:
 
 def state_of(optimizer: Any) -> list[torch.Tensor]:
     """List the tensors of an optimizer's state."""
-    return [x for one in optimizer.state.values() for x in _tensors(one)]
+    return [x for one in optimizer.state.values() for x in tensors_in(one)]
 
 
-def _tensors(state: Any) -> Iterator[torch.Tensor]:
+def tensors_in(state: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of what an optimizer keeps of one parameter."""
     if isinstance(state, torch.Tensor):
         yield state
     elif isinstance(state, dict):
         for value in state.values():
-            yield from _tensors(value)
+            yield from tensors_in(value)
 
 
 @contextlib.contextmanager

@@ -245,6 +245,19 @@ def test_gpt_oss_is_answered_as_it_is_published(brimful):
     )
 
 
+def test_a_cache_with_windows_says_what_it_lets_go_of(brimful):
+    """As published pages of a window are given back while a prompt is read; else behind it."""
+    asked = ("estimate", "gpt-oss-120b", *TASK, "--seq-len", "16k", "--global-batch", 16)
+    asked += ("--gpus", "h100-80gb")
+    served, whole = (
+        " ".join(brimful(*asked, "--weights-format", kind).out.split())
+        for kind in ("mxfp4", "int8")
+    )
+    (held,) = re.findall(r"KV cache ([\d.]+ GiB)", served)
+    assert f"cache of whole prompts while they are read; {held} from the next token on" in whole
+    assert "from the next token on" not in served
+
+
 def test_a_small_lora_of_gpt_oss_says_what_is_trained_on(brimful):
     said = brimful("plan", "openai/gpt-oss-120b", "--gpus", "h100", "--method", "lora")
     assert "mxfp4     as published is for writing; transformers trains on bf16" in said.out

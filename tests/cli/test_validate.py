@@ -23,8 +23,24 @@ def test_it_fits_the_terminal(brimful, argv):
     assert "No formula" in said.out
 
 
+def test_a_summary_comes_first_and_tables_when_asked_for(brimful):
+    out = brimful("validate", "--family", "simumax").out
+    lines = out.splitlines()
+    assert lines[0].startswith("ANSWER    14 published runs, 14 of them predicted")
+    assert "peak allocated bytes of 14 runs: half are within 0.0%, nine" in out
+    assert len(lines) <= 8
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"), [("l4", "no run of this GPU was compared"), ("h100-80gb", "off in")]
+)
+def test_a_gpu_says_whether_runs_of_it_were_compared(brimful, gpu, told):
+    assert told in brimful("gpus", gpu).out
+
+
 def test_it_says_what_has_no_formula(brimful):
-    out = brimful("validate", "--family", "fsdp-qlora").out
+    out = brimful("validate", "--family", "fsdp-qlora", "-v").out
     assert "10 published runs, 7 of them predicted" in out
     assert "CPU offload" in out
 

@@ -11,6 +11,7 @@ from brimful.cost.estimate import estimate
 from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
 from brimful.errors import InputError
 from brimful.hardware.cluster import check_cluster
+from brimful.units import GIB, format_bytes
 from brimful.values.strategy import data_parallel
 from samples import make_adapter, make_cluster, make_job, make_model, make_strategy
 
@@ -225,6 +226,31 @@ def test_a_host_that_is_too_small_is_said(capsys, has, code):
     assert "Brimful's own needs" not in said  # of what is short altogether, or suffices
     assert "host memory" in said
     assert "checkpoint" in said
+
+
+def test_the_headline_of_a_host_is_what_training_takes(capsys):
+    import json
+
+    from brimful.cli.main import main
+
+    asked = ["estimate", "gpt2", "--gpus", "h100-80gb", "--offload", "optimizer"]
+    asked += ["--host-memory", "2GiB"]
+    assert main([*asked, "--json"]) == main(asked) == 1
+    made, said = capsys.readouterr().out.split("\nNO ", 1)
+    train = json.loads(made)["host"]["predicted_training_bytes"]
+    told = " ".join(said.split())
+    assert f"{format_bytes(train)} of 2.00 GiB, short by {format_bytes(train - 2 * GIB)}" in told
+    assert "are what PyTorch rounds pinned blocks up by" in told
+    assert "Brimful's own takes" in told
+
+
+def test_pinned_blocks_are_rounded_up_on_a_gpu_alone():
+    strategy, job = make_strategy(offload="optimizer"), make_job(model=make_model(**LARGE))
+    count = host.parameter_count(job.model).total
+    held = {item.name: item.num_bytes for item in host_of(job, strategy).items}
+    more = held["parameters"] - 4 * count  # as of gradients; of those on their way it is less
+    assert 0 < 2 * more <= host.rounding_bytes(job, cluster_of(), strategy) < 3 * more
+    assert host.rounding_bytes(job, cluster_of("cpu"), strategy) == 0
 
 
 @pytest.mark.parametrize(

@@ -123,3 +123,17 @@ def test_what_is_trained_or_adapted_is_no_copy(program):
     with pretend.gpu("t4") as run:
         program()
     assert run.report().not_updated == ()
+
+
+def test_a_small_copy_is_an_item_of_the_peak():
+    with pretend.gpu("t4") as run:
+        model = Net().cuda()
+        average = copy.deepcopy(model).requires_grad_(False)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(torch.zeros(64 * WIDTH, WIDTH, device="cuda")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    told, del_ = facts(run.report()), average
+    assert del_ is average
+    assert f"{NOT_UPDATED} {BYTES / 2**20:.2f} MiB" in told["peak"]

@@ -12,7 +12,8 @@ from brimful.report.words import (
     spread_words,
     step_time_words,
 )
-from brimful.units import format_bytes
+from brimful.units import GIB, format_bytes
+from brimful.values.plan import Band, PredictedReserved
 
 from .sample import (
     HOSTILE,
@@ -71,6 +72,25 @@ def test_a_rung_that_was_not_climbed_is_a_dash(plan):
     lines = plain_lines(verdict_table(judge(plan, None, None)))
     peak = next(line for line in lines if line.startswith("peak allocated"))
     assert peak.split()[4:] == ["-", "-", "-", "-"]
+    assert "not simulated: brimful simulate on its plan does" in " ".join(lines[:2])
+
+
+def test_what_does_not_fit_has_one_total(plan):
+    """Reserved and process are of a card without end; where the replay ends stands apart."""
+    replayed = PredictedReserved(
+        allocator="", capacity_bytes=78 * GIB, firm_bytes=77 * GIB, limit_bytes=None,
+        predicted_peak_reserved_bytes=77 * GIB, predicted_unhindered_bytes=150 * GIB,
+        num_retries=1, short_bytes=GIB, predicted_process_bytes=78 * GIB,
+    )  # fmt: skip
+    made = msgspec.structs.replace(
+        plan.estimate,
+        predicted_reserved=replayed,
+        predicted_process_bytes=Band(low=149.0 * GIB, high=200.0 * GIB),
+    )
+    text = " ".join(" ".join(estimate_lines(msgspec.structs.replace(plan, estimate=made))).split())
+    assert "150.00 GiB of 78.00 GiB, had it all it asks for; it ends at 77.00 GiB" in text
+    assert "a request lacks 1.00 GiB (replayed)" in text
+    assert "151.00 GiB most likely, 149.00 GiB to 200.00 GiB" in text
 
 
 def test_step_time_is_compared_with_the_prediction(plan):

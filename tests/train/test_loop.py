@@ -399,8 +399,11 @@ def test_a_run_that_drops_draws_the_same_masks_once_it_goes_on(run, plan_with, t
 def test_a_finished_run_resumes_to_the_same_result(run, plan_with, tmp_path):
     first = run(plan_with(), tmp_path / "out")
     before = (tmp_path / "out" / "metrics.jsonl").read_bytes()
-    again = run(plan_with(), tmp_path / "out", resume=True)
+    observer = Recorder()
+    again = run(plan_with(), tmp_path / "out", observer=observer, resume=True)
     assert (again.final_loss, again.heldout_loss) == (first.final_loss, first.heldout_loss)
+    assert "already at step 12 of 12: nothing is left to train" in observer.messages
+    assert "running the first step" not in observer.stages
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == before
 
 

@@ -86,6 +86,7 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     if plan.strategy.offload == NONE or found.record.rows[0].peak_bytes > limit_bytes(plan):
         return ()
     from brimful.cost.estimate import estimate_or_none
+    from brimful.cost.reserved import predicted_reserved
     from brimful.search.holding import as_it_fits
     from brimful.show.compared import offload_facts
     from brimful.show.predicted import offloaded_bytes
@@ -94,8 +95,10 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     made = estimate_or_none(plan.job, plan.cluster, here)
     if plan.estimate is not None and made is not None:
         fits = made.fits and as_it_fits(plan.job, plan.cluster, here) is not None
+        without = predicted_reserved(plan.job, plan.cluster, here) if made.fits else None
         peaks = [each.predicted_peak_allocated_bytes for each in (plan.estimate, made)]
-        return offload_facts(plan.cluster, peaks, offloaded_bytes(plan.estimate), fits=fits)
+        away = offloaded_bytes(plan.estimate)
+        return offload_facts(plan.cluster, peaks, away, without, fits=fits)
     from brimful.process.library_output import quiet_libraries
 
     quiet_libraries()
@@ -110,7 +113,7 @@ def _offloaded(found: "Solution") -> tuple[Fact, ...]:
     held *= plan.cluster.devices_per_node
     reserved = both[1].reserved
     fits = reserved is not None and reserved.word == "fits"
-    return offload_facts(plan.cluster, peaks, held, fits=fits)
+    return offload_facts(plan.cluster, peaks, held, reserved, fits=fits)
 
 
 def _away(args: argparse.Namespace, found: "Solution", search: Search) -> tuple[Fact, ...]:

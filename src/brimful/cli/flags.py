@@ -289,15 +289,12 @@ def add_prices(parser: argparse.ArgumentParser, *, market: str | None = None) ->
     )
 
 
-def add_verbose(parser: argparse.ArgumentParser) -> None:
-    """Add ``-v``."""
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="also print every table: inputs with all defaults, memory by item and phase, "
-        "assumptions",
-    )
+_TABLES = "also print every table: inputs with all defaults, memory by item and phase, assumptions"
+
+
+def add_verbose(parser: argparse.ArgumentParser, tables: str = _TABLES) -> None:
+    """Add ``-v``; ``tables``: what it prints, in words."""
+    parser.add_argument("-v", "--verbose", action="store_true", help=tables)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

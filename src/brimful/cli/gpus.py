@@ -121,6 +121,7 @@ def _row(name: str, sheet: "Datasheet") -> dict[str, Any]:
 
 
 def _show_one(name: str, sheet: "Datasheet") -> None:
+    from brimful.hardware.compared import runs_words
     from brimful.hardware.datasheets import cited_documents
     from brimful.hardware.sheet_words import ability_words, facts
     from brimful.report.tables import pairs_table
@@ -128,9 +129,10 @@ def _show_one(name: str, sheet: "Datasheet") -> None:
 
     title = f"{name}: {sheet.description}, {sheet.architecture}"
     cited = cited_documents(sheet).items()
+    has = (*ability_words(sheet), ("compared", runs_words(name)))
     show(
         title,
         listing(("", "value", "source"), facts(sheet), numbers=()),
-        pairs_table(ability_words(sheet), title="What it really has"),
+        pairs_table(has, title="What it really has"),
         pairs_table([(key, f"{d.title} {d.url}") for key, d in cited], title="Sources"),
     )

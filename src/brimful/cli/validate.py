@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from brimful.cli import flags, parsing, resolved
-from brimful.cli.output import show, show_json
+from brimful.cli.output import show, show_json, show_summary
 from brimful.errors import BrimfulError, InputError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "torch is installed)",
     )
     parser.add_argument("--runs", action="store_true", help="show every run as well")
+    flags.add_verbose(parser, "also print every table: errors by family and program, ranges, order")
     flags.add_json(parser)
 
 
@@ -53,9 +54,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         show_json({"schema": "brimful.validate/1", "scores": scores, "runs": rows})
         return 0
-    from brimful.report.validate import run_tables, score_tables
+    from brimful.report.validate import run_tables, score_tables, summary
 
-    show(*score_tables(scores), *(run_tables(rows) if args.runs else ()))
+    show_summary(summary(scores, rows))
+    if args.verbose or args.runs:
+        show("", *score_tables(scores), *(run_tables(rows) if args.runs else ()))
     return 0
 
 

@@ -16,12 +16,12 @@ from brimful.cost.deepspeed_host import held_by_deepspeed, is_deepspeeds
 from brimful.cost.family import family_of
 from brimful.cost.managed import away_bytes, paged_bytes
 from brimful.cost.memory import profile_for
-from brimful.cost.on_host import on_host
+from brimful.cost.on_host import OnHost, on_host
 from brimful.cost.preference import second_model_sizes
 from brimful.cost.saved import disk_bytes, pinned_bytes, saved_sizes
 from brimful.cost.sent_activations import NOTHING_SENT, sent_activations
 from brimful.cost.trained import frozen_element, num_trained, trained_recipe
-from brimful.hardware.cluster import Cluster
+from brimful.hardware.cluster import Cluster, Device
 from brimful.models.config import parameter_count
 from brimful.values.job import Job
 from brimful.values.plan import Band, HostMemory, MemoryItem, PhasePeak
@@ -188,20 +188,34 @@ def _items(node: _Node, phase: str) -> Iterator[MemoryItem]:
 
 def _offloaded(node: _Node) -> Iterator[tuple[str, int]]:
     """Yield what is offloaded keeps, and copies of parameters."""
-    job, family = node.job, family_of(node.job, node.strategy)
-    sent = NOTHING_SENT
-    if family.away.activations:
-        profile = profile_for(job, node.strategy.attention, node.cluster.device, family)
-        sent = sent_activations(job, profile, family)
-    held = (
-        held_by_deepspeed(job, node.strategy)
-        if is_deepspeeds(node.strategy)
-        else on_host(job, family, pins=not node.is_cpu, sent=sent)
-    )
+    job, strategy, device = node.job, node.strategy, node.cluster.device
+    if is_deepspeeds(strategy):
+        held = held_by_deepspeed(job, strategy)
+    else:
+        held = _held(job, strategy, device, pins=not node.is_cpu)
     yield PARAMETERS, node.num_processes * (held.parameters + held.base)
     yield GRADIENTS, node.num_processes * (held.gradients + held.passing)
     yield OPTIMIZER_STATE, node.num_processes * held.optimizer_state
     yield SAVED_ACTIVATIONS, node.num_processes * held.activations
+
+
+def _held(job: Job, strategy: Strategy, device: Device, *, pins: bool) -> OnHost:
+    family, sent = family_of(job, strategy), NOTHING_SENT
+    if family.away.activations:
+        profile = profile_for(job, strategy.attention, device, family)
+        sent = sent_activations(job, profile, family)
+    return on_host(job, family, pins=pins, sent=sent)
+
+
+def rounding_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int:
+    """Return by how much a node's pinned blocks are larger than the tensors in them.
+
+    ``strategy``: what is offloaded; it has a formula.
+    """
+    if cluster.device.kernels == "cpu" or is_deepspeeds(strategy):
+        return 0
+    exact, pinned = (sum(_held(job, strategy, cluster.device, pins=p)) for p in (False, True))
+    return min(cluster.devices_per_node, world_size(strategy)) * (pinned - exact)
 
 
 _WHY_COPY = {

@@ -220,15 +220,26 @@ def sizes_of(job: InferenceJob, device: Device) -> Sizes:
 
 def cache_bytes(job: InferenceJob) -> tuple[int, int]:
     """Return the cache's bytes after prefill and in the end; without decode the first twice."""
-    layers, element = cache_layers(job.model), COMPUTE_BYTES[job.compute]
-    same = {"num_sequences": job.num_sequences, "element_bytes": element}
-    filled = prefilled_bytes(layers, num_tokens=job.prompt_len, **same)
+    grown = decoding_cache_bytes(job)
     if job.weights_format in SERVED:  # pages of a window are given back while a prompt is read
-        grown = grown_bytes(layers, num_tokens=job.seq_len, **same)
         return grown, grown
-    if job.seq_len == job.prompt_len:
-        return filled, filled
-    return filled, grown_bytes(layers, num_tokens=job.seq_len, **same)
+    filled = prefilled_bytes(
+        cache_layers(job.model),
+        num_sequences=job.num_sequences,
+        num_tokens=job.prompt_len,
+        element_bytes=COMPUTE_BYTES[job.compute],
+    )
+    return filled, filled if job.seq_len == job.prompt_len else grown
+
+
+def decoding_cache_bytes(job: InferenceJob) -> int:
+    """Return the cache's bytes of texts as long as they will be, of which a token was written."""
+    return grown_bytes(
+        cache_layers(job.model),
+        num_sequences=job.num_sequences,
+        num_tokens=job.seq_len,
+        element_bytes=COMPUTE_BYTES[job.compute],
+    )
 
 
 def _load(job: InferenceJob, device: Device) -> Phase:

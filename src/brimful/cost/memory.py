@@ -44,6 +44,7 @@ from brimful.files.remembered import once_for_each
 from brimful.hardware.cluster import Device
 from brimful.hardware.cuda_chips import version_of
 from brimful.hardware.cuda_libraries import libraries
+from brimful.units import format_bytes
 from brimful.values.job import Job
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import (
@@ -332,9 +333,18 @@ _WHY = {
 }
 
 
+def _parameters_why(held: States) -> str:
+    """Say how many of the parameters' bytes train, where some do not: adapters beside a base."""
+    if not int(held.frozen):
+        return _WHY[PARAMETERS]
+    base, trained = format_bytes(int(held.frozen)), format_bytes(int(held.trained))
+    return f"frozen {base}, trained {trained}: {_WHY[PARAMETERS]}"
+
+
 def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
     """List what is alive at the highest peak, which is always in a step 2+."""
     held, at_peak = memory.states, memory.items.copy()
+    whys = {**_WHY, OPTIMIZER_STATE: memory.updates.why, PARAMETERS: _parameters_why(held)}
     if int(at_peak.sum()) < held.gradients + memory.updates.transient:
         at_peak[:] = 0
         at_peak[ITEM_NAMES.index(GRADIENTS)] = held.gradients
@@ -352,7 +362,7 @@ def items_at_peak(memory: StepMemory) -> tuple[MemoryItem, ...]:
             phase=STEP_2,
             num_bytes=int(num_bytes),
             where="device",
-            why={**_WHY, OPTIMIZER_STATE: memory.updates.why}[name],
+            why=whys[name],
         )
         for name, num_bytes in zip(ITEM_NAMES, at_peak, strict=True)
         if num_bytes

@@ -65,6 +65,15 @@ def range_of(name: str) -> Range:
     return (found and found.range) or compared().others
 
 
+def runs_words(name: str) -> str:
+    """Say how many runs of a GPU were compared, and how far off its speed was."""
+    found = compared().gpus.get(name)
+    if found is None:
+        return "no run of this GPU was compared"
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs, at the median"
+    return f"tokens/s {found.error:.0%} off in {runs}, told before they were looked at"
+
+
 def compared_words(name: str) -> str:
     """Say of a GPU's speed that its range is not borne out by runs; nothing where it is."""
     found, around = compared().gpus.get(name), range_of(name)

@@ -1,15 +1,15 @@
 """What a program does to its memory already: checkpoints, a batch of one, gradients kept whole."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brimful.pretend.logits import sizes_in, with_logits
+from brimful.pretend.model_values import Already
 from brimful.pretend.modules import pattern_of
 from brimful.pretend.reading import classify
 from brimful.pretend.recording import Recording
-from brimful.pretend.report_values import Already
 from brimful.pretend.unit_values import WholeGradients
 from brimful.values.results import ITEM_NAMES, SAVED_ACTIVATIONS, WHOLE_GRADIENTS
 
@@ -19,8 +19,20 @@ _LEAST_RANK = 3
 """Sizes of a tensor that has one for its batch, one for places in it and one for their width."""
 
 
-def already_done(recording: Recording, peak_event: int, run_again: Collection[str]) -> Already:
-    """Read off a recording what need not be advised."""
+def already_done(
+    recording: Recording,
+    peak_event: int,
+    run_again: Collection[str],
+    checkpointing: Mapping[str, bool],
+) -> Already:
+    """Read off a recording what need not be advised.
+
+    ``run_again``: paths of modules that backward passes called. ``checkpointing``: by class of each
+    model that has it turned on whether what has it is in training mode.
+    """
+    has_backward = any(name.endswith("backward") for name in recording.phases)
+    idle = {} if run_again or not has_backward else checkpointing
+    in_vain = next(iter(idle), "")
     saved = with_logits(recording, classify(recording)) == ITEM_NAMES.index(SAVED_ACTIVATIONS)
     again = {pattern_of(path) for path in run_again} | ({""} if run_again else set())
     is_again = np.array([pattern_of(owner) in again for owner in recording.owners], dtype=bool)
@@ -29,6 +41,8 @@ def already_done(recording: Recording, peak_event: int, run_again: Collection[st
     return Already(
         checkpointed_bytes=int(recording.num_bytes[held].sum()),
         is_of_one=_is_of_one(recording, saved),
+        in_vain=in_vain,
+        is_eval=bool(in_vain) and not idle[in_vain],
     )
 
 

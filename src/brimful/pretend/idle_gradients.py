@@ -5,7 +5,7 @@ large as itself, and its forward pass keeps what its backward pass needs.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from brimful.loop_phases import tensors_in
 from brimful.pretend.not_updated import Part, RowsOf
 from brimful.pretend.report_values import IdleGradients
 
@@ -44,12 +45,15 @@ class Trained:
             optimizer has.
         passes: Of each phase that calls an outermost module, by the phase's number.
         num_updates: Of every optimizer; one that is gone is not taken for a later one.
+        checkpointing: By class of each model that has it turned on, whether what has it trains.
     """
 
     def __init__(self) -> None:
         """Have seen none yet."""
         self._models: dict[int, tuple[str, int, int]] = {}
         self._gradients: dict[int, set[int]] = {}
+        self._states: dict[int, set[int]] = {}
+        self.checkpointing: dict[str, bool] = {}
         self.updated = set[int]()
         self.updated_rows = set[int]()
         self.parts: list[Part] = []
@@ -65,6 +69,10 @@ class Trained:
         has_graph = any(each.requires_grad for each in leaves)
         parameters = frozenset(map(id, torch.nn.Module.parameters(module)))
         self.passes[phase] = Pass(parameters, has_graph, end, rows_of(leaves))
+        inside = torch.nn.Module.modules(module)
+        flagged = [x for x in inside if getattr(x, "gradient_checkpointing", False) is True]
+        if has_graph and flagged:
+            self.checkpointing[type(module).__name__] = any(each.training for each in flagged)
 
     def had_gradients(
         self, trained: Iterable[tuple[torch.nn.Module, torch.Tensor]], rows_of: RowsOf
@@ -84,6 +92,15 @@ class Trained:
         self.num_updates[ref(optimizer)] += 1
         self.updated |= {*map(id, every)}
         self.updated_rows.update(rows_of(every))
+        if sum(not part.path for part in self.parts) > 1:
+            for each in every:
+                state = list(tensors_in(optimizer.state.get(each)))
+                self._states.setdefault(id(each), set()).update(rows_of(state))
+
+    def rows_for(self, parameters: Collection[int]) -> list[int]:
+        """Return where gradients and optimizer state of some parameters lie; both by ``id``."""
+        both = (self._gradients, self._states)
+        return [row for rows in both for each in parameters for row in rows.get(each, ())]
 
     @property
     def num_steps(self) -> int:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from brimful.pretend.logits import sizes_in
+from brimful.pretend.model_values import NotUpdated
 from brimful.pretend.recording import UNTAGGED, Recording
-from brimful.pretend.report_values import NotUpdated
 from brimful.values.results import GRADIENTS, NOT_UPDATED
 
 _LEAST_ALIKE = 0.9
@@ -36,20 +36,22 @@ class Part(NamedTuple):
         model: Its class.
         parameters: Their ``id``.
         rows: Where they lie on the first device.
+        name: Of the script's variable that the outermost module is in; empty: in none.
     """
 
     path: str
     model: str
     parameters: frozenset[int]
     rows: tuple[int, ...]
+    name: str = ""
 
 
-def parts_of(module: torch.nn.Module, rows_of: RowsOf) -> Iterator[Part]:
+def parts_of(module: torch.nn.Module, rows_of: RowsOf, name: str = "") -> Iterator[Part]:
     """Yield an outermost module and the models in it, each before what is in it.
 
     A model has a list of blocks; what is in these is a part of it and no model.
 
-    ``rows_of``: says where tensors lie.
+    ``rows_of``: says where tensors lie. ``name``: of the variable that the module is in.
     """
     models = {""}
     for path, _ in module.named_modules():
@@ -60,7 +62,7 @@ def parts_of(module: torch.nn.Module, rows_of: RowsOf) -> Iterator[Part]:
         if path in models:
             parameters = tuple(child.parameters())
             numbers = frozenset(map(id, parameters))
-            yield Part(path, type(child).__name__, numbers, rows_of(parameters))
+            yield Part(path, type(child).__name__, numbers, rows_of(parameters), name)
 
 
 def not_updated(

@@ -6,13 +6,17 @@ recording stands in ``report.py``.
 
 import msgspec
 
+from brimful.pretend.model_values import Already, ModelBytes, NotUpdated
 from brimful.pretend.step_values import Cut, Without
 from brimful.pretend.unit_values import WholeGradients, WholeUnit
+from brimful.units import format_bytes
 from brimful.values.plan import MemoryItem, PhasePeak
 from brimful.values.results import Outcome, Timeline
 from brimful.values.unknown_memory import UnknownOp
 
 PRETEND_SCHEMA = "brimful.pretend/1"
+_NUM_PRINTED = 10
+"""Parts of a program that a printed report lists."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,34 +266,6 @@ class IdleGradients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_bytes: int
 
 
-class Already(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a program does already, so that nobody advises it.
-
-    Attributes:
-        checkpointed_bytes: Saved activations at the peak that checkpoints would not spare: of
-            modules that backward passes run again, and where there are any, of none.
-        is_of_one: Whether the batches of its forward passes are mostly of one.
-    """
-
-    checkpointed_bytes: int = 0
-    is_of_one: bool = False
-
-
-class NotUpdated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a program holds of a model that none of its optimizers has.
-
-    Attributes:
-        model: Class of the module; empty: tensors of the sizes of what is trained, as an average of
-            it, which no module that was called has.
-        num_bytes: Of it at the peak.
-        line: Where the largest of it was made, ``file:number``; empty: not known.
-    """
-
-    model: str
-    num_bytes: int
-    line: str
-
-
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a step takes of which the work of every operation was summed up.
 
@@ -434,6 +410,7 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         step_time: Of the step that is the middle of the whole ones; None: not known.
         untimed: Why it is not known; empty: it is, or nothing trains.
         not_updated: Models and copies of models that no optimizer has, the largest first.
+        models: What each of several models has at the peak, the largest first.
         whole_unit: A unit of FSDP that is most of a model; None: there is none.
         before_evaluation_bytes: What the allocator holds at most before the evaluation in which the
             program fails; None: it does not fail in one.
@@ -480,8 +457,31 @@ class PretendReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     step_time: StepTime | None = None
     untimed: str = ""
     not_updated: tuple[NotUpdated, ...] = ()
+    models: tuple[ModelBytes, ...] = ()
     whole_unit: WholeUnit | None = None
     unused_graphs: UnusedGraphs | None = None
     before_evaluation_bytes: int | None = None
     without: Without | None = None
     is_between_steps: bool = False
+
+    def __repr__(self) -> str:
+        """Say what it is of, and its peak."""
+        return f"<PretendReport of {self.card}: {self.statement}>"
+
+    def __str__(self) -> str:
+        """Lay out the peak: by class of bytes, by model, and by part of the program."""
+        at, whole = self.at_capacity, self.simulated_peak_allocated_bytes
+        held = format_bytes(self.reserved.simulated_peak_reserved_bytes)
+        capacity = format_bytes(at.capacity_bytes)
+        parts = [(each.whole.module, each.whole.num_bytes) for each in self.owners]
+        tables = {
+            f"At the peak, in {self.peak_phase}": [(x.name, x.num_bytes) for x in self.items],
+            "By model": [(each.name, each.num_bytes) for each in self.models],
+            "By part of the program": [(name or "outside all modules", n) for name, n in parts],
+        }
+        lines = [self.statement, f"{self.card}: {at.outcome}; {held} of {capacity} reserved"]
+        for title, rows in tables.items():
+            most = sorted(rows, key=lambda row: -row[1])[:_NUM_PRINTED]
+            lines += [title] * bool(rows)
+            lines += [f"  {format_bytes(n):>10} {n / whole:6.1%}  {name}" for name, n in most]
+        return "\n".join(lines)

@@ -1,9 +1,11 @@
 """Which line of a script's own begins a phase: the innermost that is no library's."""
 
+import inspect
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 _PACKAGES = ("site-packages", "dist-packages")
@@ -44,6 +46,36 @@ def script_line() -> ScriptLine:
             lines.append(f"{code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back
     return ScriptLine(lines[0], function, tuple(lines[1:])) if lines else ScriptLine("", "")
+
+
+def variable_of(value: object) -> str:
+    """Return the script's name of what runs, of the innermost frame that has one; empty: none."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            for names in (_locals_of(frame), {**frame.f_globals}):
+                for name, each in names.items():
+                    if each is value:
+                        return str(name)
+                    if not hasattr(each, "__dict__") or isinstance(each, (type, ModuleType)):
+                        continue
+                    for inner, held in [*vars(each).items()]:
+                        if held is value:
+                            return f"{name}.{inner}"
+        frame = frame.f_back
+    return ""
+
+
+def _locals_of(frame: Any) -> dict[str, Any]:
+    """Return a function's variables, and let go of the copy that Python 3.11 keeps of them.
+
+    It would hold what the script no longer does.
+    """
+    found = frame.f_locals
+    names = {**found}
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(found, dict):
+        found.clear()
+    return names
 
 
 def place_of(phase: int, phases: Sequence[str], places: Sequence[ScriptLine]) -> ScriptLine | None:

@@ -29,6 +29,7 @@ from brimful.pretend.fake_world import World, pretend_world
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.known_values import knowing
 from brimful.pretend.logits import with_logits
+from brimful.pretend.models_at_peak import models_at_peak
 from brimful.pretend.moving import modules_move
 from brimful.pretend.not_updated import not_updated, with_copies
 from brimful.pretend.optimizers import picking_as
@@ -228,11 +229,14 @@ class Run(contextlib.ContextDecorator):
             else self._held.told(
                 recording, told.peak_event, settings, told.at_capacity.capacity_bytes
             ),
-            already=already_done(recording, told.peak_event, self.tape.owners.run_again),
+            already=already_done(
+                recording, told.peak_event, self.tape.owners.run_again, trained.checkpointing
+            ),
             step_time=None if isinstance(time, str) else time,
             untimed=time if isinstance(time, str) else "",
             whole_unit=self._whole_unit(recording, told.peak_event),
             not_updated=not_updated(recording, told.peak_event, trained.parts, trained.updated),
+            models=models_at_peak(recording, item, told.peak_event, trained),
         )
 
     def mended(self, recording: Recording, peak_event: int) -> Mended | None:

@@ -15,7 +15,7 @@ from brimful.pretend import guard
 from brimful.pretend.idle_gradients import Trained
 from brimful.pretend.not_updated import parts_of
 from brimful.pretend.recording import PAGED
-from brimful.pretend.script_lines import ScriptLine, script_line
+from brimful.pretend.script_lines import ScriptLine, script_line, variable_of
 from brimful.pretend.tape import Tape
 from brimful.values.results import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
@@ -38,7 +38,7 @@ class _ToTape:
         self._tape.tag(module.parameters(), PARAMETERS)
         # By the class's method: a program may have a list of that name.
         self._tape.tag(torch.nn.Module.buffers(module), BUFFERS)
-        self._trained.parts += parts_of(module, self._tape.rows_of)
+        self._trained.parts += parts_of(module, self._tape.rows_of, variable_of(module))
         return True
 
     def after_forward(self, module: torch.nn.Module, output: Any) -> None:

@@ -70,6 +70,16 @@ def scoreboard(rows: Sequence[Compared]) -> Scoreboard:
     )
 
 
+def overall(rows: Sequence[Compared]) -> tuple[Errors, Errors]:
+    """Sum up errors of peak allocated bytes and of tokens per second over all rows."""
+    everything = Group("", "", has_bar=False)
+    memory = [(r, r.published_allocated_gib, r.predicted_allocated_gib) for r in rows]
+    speed = [(r, r.published_tokens_per_s, r.predicted_tokens_per_s) for r in rows]
+    both = ([Pair(r, there, here) for r, there, here in each if there] for each in (memory, speed))
+    first, second = (_sum_up(everything, pairs) for pairs in both)
+    return first, second
+
+
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Collect items by a key, in the order in which keys first come."""
     groups: dict[Key, list[Item]] = {}

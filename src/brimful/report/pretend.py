@@ -32,6 +32,7 @@ NUM_TENSORS = 12
 """Lines of a table that a terminal shows; ``--json`` has more."""
 NUM_OWNERS = 8
 NUM_PARTS = 6
+NUM_MOSTLY = 2
 NUM_UNKNOWN = 8
 NUM_KERNELS = 12
 NO_MODULE = "(no submodule)"
@@ -50,6 +51,7 @@ def pretend_tables(report: PretendReport) -> "Group":
     parts: list[RenderableType] = [
         *([] if failure is None else [bullets("What fails", tuple(failure_lines(failure)))]),
         items_table(report.items, f"Alive at the peak, in {report.peak_phase} (simulated)"),
+        *([_models(report)] if report.models else []),
         _owners(report),
         _tensors(report),
         *([] if report.kept is None else [_kept(report)]),
@@ -107,9 +109,23 @@ def _owners(report: PretendReport) -> "Table":
     return table
 
 
+def _models(report: PretendReport) -> "Table":
+    """Lay out what each of several models has."""
+    table = plain_table("By model: parameters, gradients, state, and what its passes left")
+    for name in ("bytes", "share"):
+        table.add_column(name, justify="right")
+    for name in ("model", "class", "mostly"):
+        table.add_column(name, ratio=1)
+    for each in report.models:
+        mostly = ", ".join(f"{name} {format_bytes(size)}" for name, size in each.items[:NUM_MOSTLY])
+        share = share_words(each.num_bytes, report.simulated_peak_allocated_bytes)
+        add_row(table, (format_bytes(each.num_bytes), share, each.name, each.model, mostly))
+    return table
+
+
 def _owner_rows(table: "Table", owner: OwnerBytes, total: int) -> None:
     whole = owner.whole
-    items = sorted(owner.items, key=lambda item: -item.num_bytes)[:2]
+    items = sorted(owner.items, key=lambda item: -item.num_bytes)[:NUM_MOSTLY]
     mostly = ", ".join(f"{item.name} {format_bytes(item.num_bytes)}" for item in items)
     add_row(table, (*_module_cells(whole, total, whole.module or NO_MODULE), mostly))
     parts = [part for part in owner.parts if part.module != whole.module]

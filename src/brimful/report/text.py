@@ -128,6 +128,8 @@ def verdict_table(verdict: Verdict) -> "Table":
     Returns one row per quantity; "-" stands where a rung was not climbed.
     """
     instrument = f"measured by {verdict.measured_by}" if verdict.measured_by else "not measured yet"
+    if all(row.simulated is None for row in verdict.rows):
+        instrument += "; not simulated: brimful simulate on its plan does"
     table = plain_table(f"Three rungs, item by item ({instrument})")
     table.add_column("item", max_width=27)
     for heading in ("predicted", "simulated", "measured", "sim vs pred", "meas vs sim"):
@@ -258,9 +260,12 @@ def _reserved_words(estimate: Estimate) -> str:
     if replayed is None:
         return "none" if band is None else format_band(band, unit="bytes")
     most = replayed.capacity_bytes if replayed.limit_bytes is None else replayed.limit_bytes
-    words = f"{format_bytes(replayed.predicted_peak_reserved_bytes)} of {format_bytes(most)}"
+    held, of = format_bytes(replayed.predicted_peak_reserved_bytes), f"of {format_bytes(most)}"
+    words = f"{held} {of}"
     if replayed.short_bytes:
-        return f"{words}, short by {format_bytes(replayed.short_bytes)} (replayed)"
+        asked = f"{format_bytes(replayed.predicted_unhindered_bytes)} {of}, had it all it asks for"
+        short = format_bytes(replayed.short_bytes)
+        return f"{asked}; it ends at {held}, where a request lacks {short} (replayed)"
     if replayed.num_retries:
         return f"{words} after {replayed.num_retries} flushes of its cache (replayed)"
     if not replayed.is_firm:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from brimful.published.compare import Compared
+from brimful.published.scoreboard import overall
 from brimful.published.scores import (
     MAX_MEDIAN,
     MAX_P90,
@@ -19,6 +20,7 @@ from brimful.published.scores import (
     Scoreboard,
 )
 from brimful.report.tables import add_row, bullets, plain_table
+from brimful.show.summary import Fact, Summary
 from brimful.values.plan import Band
 
 if TYPE_CHECKING:
@@ -48,12 +50,44 @@ _TAU = (
 )
 
 
+def summary(scores: Scoreboard, rows: Sequence[Compared]) -> Summary:
+    """Say in a few lines how near predictions come; ``rows``: that the scores sum up."""
+    memory, speed = overall(rows)
+    num = sum(each.num_figures for each in scores.bands)
+    within = sum(each.num_within for each in scores.bands)
+    share = f"{within / num:.0%}" if num else "none"
+    ranges = f"{share} of {num} figures of reserved and process bytes are within theirs"
+    return Summary(
+        None,
+        _title(scores),
+        None,
+        (
+            *_errors_fact("memory", memory, "peak allocated bytes"),
+            *_errors_fact("speed", speed, "tokens/s"),
+            *([Fact("ranges", ranges)] if num else []),
+            Fact("next", "-v prints tables by family and program, --runs every run too"),
+        ),
+    )
+
+
+def _errors_fact(label: str, errors: Errors, what: str) -> tuple[Fact, ...]:
+    if errors.median_size is None or errors.p90_size is None:
+        return ()
+    words = (
+        f"{what} of {errors.num_predicted} runs: half are within {errors.median_size:.1%}, nine "
+        f"in ten within {errors.p90_size:.1%}; farthest {_signed(errors.worst)}, {errors.worst_id}"
+    )
+    return (Fact(label, words),)
+
+
+def _title(scores: Scoreboard) -> str:
+    return f"{scores.num_runs} published runs, {scores.num_predicted or 'none'} of them predicted"
+
+
 def score_tables(scores: Scoreboard) -> "tuple[RenderableType, ...]":
     """Lay out the scoreboard."""
-    predicted = scores.num_predicted or "none"
-    title = f"{scores.num_runs} published runs, {predicted} of them predicted"
     return (
-        _error_table(f"Peak allocated memory ({title})", scores.memory),
+        _error_table(f"Peak allocated memory ({_title(scores)})", scores.memory),
         _band_table(scores.bands),
         _error_table("Tokens per second of a device", scores.speeds),
         _order_table(scores.orders),

@@ -492,4 +492,7 @@ def process_words(estimate: Estimate) -> str:
     words = format_band(band, unit="bytes")
     if replayed is None or replayed.predicted_process_bytes is None or band is None:
         return words
-    return f"{format_bytes(replayed.predicted_process_bytes)} most likely, {words}"
+    likely = replayed.predicted_process_bytes
+    if replayed.short_bytes:  # beside the range of what it would take, not of where it ends
+        likely += replayed.predicted_unhindered_bytes - replayed.predicted_peak_reserved_bytes
+    return f"{format_bytes(likely)} most likely, {words}"

@@ -6,12 +6,13 @@ from brimful.cost.money import Prices, cost_of
 from brimful.hardware.cluster import Cluster
 from brimful.search.cheapest import surely_fits
 from brimful.search.solve import Solution
-from brimful.show.predicted import host_words
+from brimful.show.predicted import host_words, replayed_meter
 from brimful.show.run import DAY_H, rate_words
 from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
 from brimful.units import format_bytes, format_days, format_money
-from brimful.values.plan import Plan
+from brimful.values.plan import Plan, PredictedReserved
+from brimful.values.results import Reserved
 
 MATTERS = 1.05
 """Times as long, from which another network is told."""
@@ -89,12 +90,18 @@ def away_fact(away: Solution) -> Fact:
 
 
 def offload_facts(
-    cluster: Cluster, peaks: Sequence[int], held: int, *, fits: bool
+    cluster: Cluster,
+    peaks: Sequence[int],
+    held: int,
+    without: Reserved | PredictedReserved | None,
+    *,
+    fits: bool,
 ) -> tuple[Fact, ...]:
     """Lay a run that offloads beside the same run that does not.
 
     ``peaks``: bytes of tensors of the run that offloads, and of the same with all on the GPU.
-    ``held``: what a node's host holds of all its devices.
+    ``held``: what a node's host holds of all its devices. ``without``: what the allocator makes of
+    the other; None: unknown.
     """
     peak, other = peaks
     ram = f" of {format_bytes(cluster.host_ram_bytes)}" if cluster.host_ram_bytes else ""
@@ -102,7 +109,16 @@ def offload_facts(
         ram += f", short by {format_bytes(held - cluster.host_ram_bytes)}"
     words = (
         f"{format_bytes(peak)} of tensors with it, {format_bytes(other)} without "
-        f"({'which fits too' if fits else 'which does not fit'}); on the host "
+        f"({'which fits too' if fits else _unfitting(other, without)}); on the host "
         f"{format_bytes(held)}{ram}"
     )
     return (Fact("offload", words),)
+
+
+def _unfitting(tensors: int, reserved: Reserved | PredictedReserved | None) -> str:
+    """Say that a run does not fit; by what its allocator holds where tensors alone would."""
+    if reserved is None or tensors > reserved.firm_bytes or not reserved.excess_bytes:
+        return "which does not fit"
+    meter = replayed_meter(reserved)
+    most = format_bytes(min(meter.usable_bytes, reserved.firm_bytes))
+    return f"with {format_bytes(meter.used_bytes)} reserved, which does not fit in {most}"

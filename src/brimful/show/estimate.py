@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from brimful.cost.host import rounding_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.search.beside import Beside
 from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
@@ -58,13 +59,14 @@ def estimate_summary(
     """Say what a prediction says."""
     verdict, host = verdict_and_host(cluster, estimate)
     is_first = verdict == "NO" and host is None  # before what helps; else the host's is
+    rounded = 0 if host is None else rounding_bytes(job, cluster, strategy)
     return Summary(
         verdict,
         subject_words(job, cluster),
         on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
         (
             *(
-                host_facts(host, meter_of(estimate), estimate)
+                host_facts(host, meter_of(estimate), estimate, rounded=rounded)
                 if cluster.device.kernels != "cpu"
                 else ()
             ),

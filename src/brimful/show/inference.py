@@ -8,7 +8,13 @@ import msgspec
 from brimful.cost.decoding import Decoding
 from brimful.cost.formats import COMPUTE_BYTES, SERVED
 from brimful.cost.held import packed_bytes
-from brimful.cost.inference import InferenceEstimate, InferenceJob, estimate_inference
+from brimful.cost.inference import (
+    KV_CACHE,
+    InferenceEstimate,
+    InferenceJob,
+    decoding_cache_bytes,
+    estimate_inference,
+)
 from brimful.cost.inference_gpus import smallest_gpu
 from brimful.cost.inference_limits import (
     FormatFit,
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from brimful.simulate.inference import InferenceSimulation
 
 _MUCH_LESS = 0.8
-"""Of a speed: what is slower is told apart."""
+"""Of a speed, what is slower is told apart; of a cache, what is smaller."""
 _VERDICTS: dict[bool | None, Verdict] = {True: "FITS", False: "NO", None: "UNKNOWN"}
 
 
@@ -93,6 +99,7 @@ def inference_summary(
             *_forward(job, estimate, beside),
             *_instead(job, cluster, estimate),
             *largest_facts(estimate.items),
+            *_windows(job, estimate),
             *_experts(job),
             *_speed(job, beside.decoding),
             *_most(beside),
@@ -468,6 +475,16 @@ def _formats(
             Fact("formats", f"this text fits with its prompt in chunks ({flag}): {each}", short),
         )
     return (Fact("formats", f"this text fits {words}"),)
+
+
+def _windows(job: InferenceJob, estimate: InferenceEstimate) -> tuple[Fact, ...]:
+    """Say what of a cache at the peak blocks with a window let go of once a prompt is read."""
+    held = sum(item.num_bytes for item in estimate.items if item.name == KV_CACHE)
+    later = decoding_cache_bytes(job)
+    if later >= _MUCH_LESS * held:
+        return ()
+    words = f"of whole prompts while they are read; {format_bytes(later)} from the next token on"
+    return (Fact("cache", f"{words}, as blocks with a window then keep no more than that"),)
 
 
 def _experts(job: InferenceJob) -> tuple[Fact, ...]:

@@ -9,7 +9,7 @@ from brimful.pretend.scripts import short_line
 from brimful.show.summary import Fact
 from brimful.units import format_bytes, format_count
 
-NUM_LINES = 2
+NUM_LINES, NUM_MODELS = 2, 4
 """Lines that are named, of those that may keep something."""
 LEAST_COPY = 0.04
 """Of the peak, from which models that no optimizer updates are named."""
@@ -72,6 +72,27 @@ def copies_facts(report: PretendReport) -> tuple[Fact, ...]:
         for each in found
     )
     return (Fact("copies", f"in no optimizer: {words}"),) if found else ()
+
+
+def models_facts(report: PretendReport) -> tuple[Fact, ...]:
+    """Say what each of several models has at the peak."""
+    sizes = [f"{each.name} {format_bytes(each.num_bytes)}" for each in report.models[:NUM_MODELS]]
+    words = ", ".join(sizes)
+    with_all = f"{words}, each with its state and what its passes left"
+    return (Fact("models", with_all, words),) if words else ()
+
+
+def in_vain_facts(report: PretendReport) -> tuple[Fact, ...]:
+    """Say that checkpointing was turned on, and that nothing was computed anew for it."""
+    model = report.already.in_vain
+    if not model:
+        return ()
+    if not report.already.is_eval:
+        words = f"gradient_checkpointing of {model} is on, and no backward pass computes anew"
+        return (Fact("no effect", words),)
+    words = f"gradient_checkpointing is on, and off again as {model} is in eval mode"
+    short = f"checkpointing, as {model} is in eval mode"
+    return (Fact("no effect", f"{words}: model.train() before the loop", short),)
 
 
 def _made_at(line: str) -> str:

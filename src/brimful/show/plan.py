@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from brimful.cost.estimate import limit_bytes
+from brimful.cost.host import rounding_bytes
 from brimful.cost.states import held_bytes, staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.search.most import largest_micro_batch, leanest, longest
@@ -72,6 +73,9 @@ def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None)
     host = host_meter(made) or _simulated_host(found)
     if meter.used_bytes > meter.usable_bytes and not offloaded_bytes(made):
         host = None  # what it would keep of a run that no GPU holds helps nobody
+    rounded = 0
+    if host is not None and made is not None:
+        rounded = rounding_bytes(plan.job, plan.cluster, plan.strategy)
     fits = (best.fits or host is not None) and verdict != "NO"
     if host is not None:
         verdict = "NO"
@@ -93,7 +97,7 @@ def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None)
         subject_words(plan.job, plan.cluster),
         on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
         (
-            *host_facts(host, meter, made),
+            *host_facts(host, meter, made, rounded=rounded),
             *tight,
             *(paged_facts(plan.job, plan.cluster, plan.strategy, meter) if fits else ()),
             settings,

@@ -79,26 +79,30 @@ def meter_of(estimate: Estimate) -> Meter:
         peak = estimate.predicted_peak_allocated_bytes
         how = f"predicted{TENSORS_ALONE if estimate.fits else ''}"
         return Meter(peak, estimate.usable_bytes, how)
-    used = reserved.predicted_peak_reserved_bytes
-    if reserved.short_bytes:
-        used = reserved.predicted_unhindered_bytes
-    return Meter(used, most_bytes(reserved), "predicted")
+    return replayed_meter(reserved)
+
+
+LEAST_ROUNDED = 0.03
+"""Of what a host holds, from which rounding is told."""
 
 
 def host_meter(estimate: Estimate | None) -> Meter | None:
-    """Return what a node's processes take of a host that has too little; None: it may suffice."""
+    """Return what training takes of a host that has too little; None: it may suffice."""
     host = None if estimate is None else estimate.host
     if host is None or host.fits is not False:
         return None
-    return Meter(int(host.predicted_host_bytes.low), host.usable_bytes, "predicted", HOST)
+    train = host.predicted_training_bytes or int(host.predicted_host_bytes.low)
+    return Meter(train, host.usable_bytes, "predicted", HOST)
 
 
-def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> tuple[Fact, ...]:
+def host_facts(
+    host: Meter | None, device: Meter, estimate: Estimate | None, *, rounded: int
+) -> tuple[Fact, ...]:
     """Say what helps where a node's host has too little memory.
 
     ``host``: what its processes take; None: it may suffice. ``device``: what a GPU holds, which may
-    be too much as well. ``estimate``: by which part of it is for training; None: that is not
-    predicted.
+    be too much as well. ``estimate``: says what saving takes beside; None: that is not predicted.
+    ``rounded``: of what the host holds, what its blocks are larger than what is in them.
     """
     if host is None:
         return ()
@@ -107,14 +111,16 @@ def host_facts(host: Meter | None, device: Meter, estimate: Estimate | None) -> 
     words = f"the host is short, {which}: give one with more memory (--host-memory)"
     if made is None or made.num_processes > 1:
         words = f"{words}, or fewer GPUs to a node"
-    instead = Fact("instead", words)
-    train = 0 if made is None else made.predicted_training_bytes
-    if not 0 < train < host.used_bytes:
-        return (instead,)
-    short = train - host.usable_bytes
-    alone = f" (short by {format_bytes(short)} too)" if short > 0 else ""
-    words = f"training takes {format_bytes(train)} of it{alone}, Brimful's own saving the rest"
-    return (Fact("of it", words), instead)
+    facts = [Fact("instead", words)]
+    if rounded > LEAST_ROUNDED * host.used_bytes:
+        words = f"{format_bytes(rounded)} are what PyTorch rounds pinned blocks up by, to powers of"
+        words += f" two; {format_bytes(host.used_bytes - rounded)} without"
+        facts.insert(0, Fact("of it", words))
+    most = 0 if made is None else int(made.predicted_host_bytes.low)
+    if most > host.used_bytes:
+        words = f"Brimful's own takes {format_bytes(most)} of the host; others save their own way"
+        facts.append(Fact("saving", words))
+    return tuple(facts)
 
 
 def offloaded_bytes(estimate: Estimate | None) -> int:
@@ -193,15 +199,18 @@ def offloaded_facts(plan: Plan, host_bytes: int = 0) -> tuple[Fact, ...]:
     return (Fact("offload", words),)
 
 
-def replayed_meter(reserved: Reserved) -> Meter:
-    """Return what the allocator holds in a simulation beside what it may.
+def replayed_meter(reserved: Reserved | PredictedReserved) -> Meter:
+    """Return what the allocator holds beside what it may.
 
     Where it does not fit, that is what it would hold of a card without end.
     """
-    used = reserved.simulated_peak_reserved_bytes
-    if reserved.word == "no":
-        used = reserved.simulated_unhindered_bytes
-    return Meter(used, most_bytes(reserved), "simulated")
+    how, is_no = "predicted", reserved.word == "no"
+    if isinstance(reserved, PredictedReserved):
+        used, whole = reserved.predicted_peak_reserved_bytes, reserved.predicted_unhindered_bytes
+    else:
+        how = "simulated"
+        used, whole = reserved.simulated_peak_reserved_bytes, reserved.simulated_unhindered_bytes
+    return Meter(whole if is_no else used, most_bytes(reserved), how)
 
 
 def most_bytes(reserved: Reserved | PredictedReserved) -> int:

@@ -13,7 +13,14 @@ from brimful.pretend.scripts import short_line
 from brimful.pretend.step_values import BUDGET_S, Cut
 from brimful.search.larger_clusters import smallest_first
 from brimful.show.changes import change_facts, chunk_facts, whole_facts
-from brimful.show.kept import LEAST_COPY, copies_facts, graphs_facts, grows_facts, idle_facts
+from brimful.show.kept import (
+    copies_facts,
+    graphs_facts,
+    grows_facts,
+    idle_facts,
+    in_vain_facts,
+    models_facts,
+)
 from brimful.show.simulate import unknown_facts
 from brimful.show.summary import LOWER_BOUND, VERDICTS, Fact, Meter, Summary, at_least
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
@@ -93,7 +100,9 @@ def pretend_summary(
     is_kept = report.grows is not None or report.unused_graphs is not None
     is_no = fails and not is_most and not is_kept
     is_part, by_growth = report.fits is None, not fails and report.fits is False
-    changes = _changes(report, ways) if is_no else ()
+    changes = change_facts(report) if is_no else ()
+    no_batch = any(each.label == "no batch" for each in changes)
+    changes = ways if is_no and ways else changes
     peak, says_why = [_peak(report)], fails and _has_parts(report)
     return Summary(
         "UNKNOWN" if is_part or (is_most and word == "no") else VERDICTS[word],
@@ -102,9 +111,7 @@ def pretend_summary(
         (
             *_cut(report.cut),
             *([] if at.failure is None or is_most else _failed(report, at.failure)),
-            *grows_facts(report, program),
-            *idle_facts(report),
-            *graphs_facts(report, program),
+            *_in_vain(report, program),
             *mended,
             *whole_facts(report, firm_bytes(report)),
             *_units(report, word),
@@ -115,10 +122,10 @@ def pretend_summary(
             *(() if report.grows is None else _first(report)),
             *(_allocator(report) if report.allocator else ()),
             *chunk_facts(report, firm_bytes(report)),
-            *(() if is_kept or mended else sizes),
+            *(() if is_kept or mended or no_batch else sizes),
             *_instead(report),
-            *(peak if says_why else []),
-            *([] if fails else peak),
+            *models_facts(report),
+            *(peak if says_why or not fails else []),
             *(() if any(FUSED in way.text for way in ways) else _unfused(report)),
             *(() if report.untimed else _speed(report)),
             *copies_facts(report),
@@ -134,24 +141,21 @@ def pretend_summary(
     )
 
 
+def _in_vain(report: PretendReport, program: Sequence[str]) -> tuple[Fact, ...]:
+    """Say what is kept or done for nothing."""
+    return (
+        *grows_facts(report, program),
+        *idle_facts(report),
+        *graphs_facts(report, program),
+        *in_vain_facts(report),
+    )
+
+
 def _units(report: PretendReport, word: str) -> tuple[Fact, ...]:
     """Say what one unit of FSDP has at once; what would be without is a change where it fails."""
     if word == "fits":
         return ()
     return (*unit_facts(report), *(unit_ways(report) if word == "tight" else ()))
-
-
-def _changes(report: PretendReport, ways: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """Say what to change: together where that fits, else each alone."""
-    changes = change_facts(report)
-    if not ways:
-        return changes
-    texts = (each.text.partition(";")[0] for each in changes if each.label == "no batch")
-    states = (
-        Fact("no batch", text, f"fits: states {text.partition(' alone ')[2].replace('are ', '')}")
-        for text in texts
-    )
-    return (*ways, *states)
 
 
 def _cut(cut: Cut | None) -> tuple[Fact, ...]:
@@ -360,8 +364,7 @@ def _peak(report: PretendReport) -> Fact:
     is_told = logits is not None and logits.num_bytes >= least
     if is_told and LOGITS not in {item.name for item in items}:
         items += [item for item in report.items if item.name == LOGITS]
-    copies = (item for item in report.items if item.name == NOT_UPDATED and item not in items)
-    items += [item for item in copies if item.num_bytes >= LEAST_COPY * total]
+    items += [item for item in report.items if item.name == NOT_UPDATED and item not in items]
     sizes = {item.name: f"{item.name} {format_bytes(item.num_bytes)}" for item in items}
     held = [*sizes.values()]
     short = ", ".join(held)

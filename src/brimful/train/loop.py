@@ -189,7 +189,7 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
         rows = told_by_first(without_experts(known))
         if is_first():
             open_loggers(settings.track, LoggedRun(settings.out, plan, step, known), observer)
-        observer.on_stage("running the first step")
+        _say_where(observer, step, plan.job.num_steps)
         run = Run(
             plan=plan,
             settings=settings,
@@ -211,6 +211,16 @@ def _train(plan: Plan, settings: RunSettings, watch: Watch, ways: Ways) -> Train
         )
         run, last_step, is_asked = _run_steps(run, position)
     return finish(run, last_step, is_asked=is_asked)
+
+
+def _say_where(observer: Observer, step: int, num_steps: int) -> None:
+    """Say which step comes first; ``step``: the last one that was taken before."""
+    if step >= num_steps:
+        observer.on_message(f"already at step {step} of {num_steps}: nothing is left to train")
+    elif step:
+        observer.on_stage(f"going on from step {step} of {num_steps}")
+    else:
+        observer.on_stage("running the first step")
 
 
 def _opened(plan: Plan, settings: RunSettings) -> Resumed | None:
