@@ -78,7 +78,7 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
             raise InputError(
                 f"tp={strategy.tp} x pp={strategy.pp} does not divide {num_devices} devices; use "
                 f"degrees whose product is one of {_divisors(num_devices, near=each)}",
-                nearest=_as_many(strategy, num_devices) or fewer,
+                nearest=fewer or _as_many(strategy, num_devices),
             )
         product = " x ".join(f"{name}={getattr(strategy, name)}" for name in DEGREES)
         raise InputError(
@@ -234,7 +234,10 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
         )
     is_torch = strategy.engine == "torch"
     if zero and shards == 1 and is_torch and not gathers_alone(strategy):
-        raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
+        raise InputError(
+            f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0",
+            nearest={"zero": 0},
+        )
     if zero == 1 and not OPTIMIZERS[job.optimizer].zero1:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "
