@@ -78,7 +78,7 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
             raise InputError(
                 f"tp={strategy.tp} x pp={strategy.pp} does not divide {num_devices} devices; use "
                 f"degrees whose product is one of {_divisors(num_devices, near=each)}",
-                nearest=fewer or _as_many(strategy, num_devices),
+                nearest=_as_many(strategy, num_devices) or fewer,
             )
         product = " x ".join(f"{name}={getattr(strategy, name)}" for name in DEGREES)
         raise InputError(
@@ -90,9 +90,12 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
 
 
 def _as_many(strategy: Strategy, num_devices: int) -> dict[str, int]:
-    """Name the devices of one model, where there are not even so many; replicas follow these."""
-    each = strategy.tp * strategy.pp
-    return {NUM_DEVICES: each} if each > num_devices else {}
+    """Name the devices of one model, where there are not even so many; replicas follow these.
+
+    Who has several has no more of them: a model is cut over those, if it is not by stages too.
+    """
+    each, is_machine = strategy.tp * strategy.pp, num_devices > 1 and strategy.pp == 1
+    return {NUM_DEVICES: each} if each > num_devices and not is_machine else {}
 
 
 def check_strategy(job: Job, strategy: Strategy) -> Strategy:
