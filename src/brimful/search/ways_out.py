@@ -285,10 +285,9 @@ class _Way:
         says_short: bool = False,
         need_bytes: int = 0,
     ) -> None:
-        """Begin before the first option.
+        """Begin before the first option; ``says_short``: an option that does not fit is told.
 
-        ``says_short``: an option that does not fit is told. ``need_bytes``: of tensors that were
-        simulated, for which options have room; 0: of none.
+        ``need_bytes``: of simulated tensors, for which options have room; 0: of none.
         """
         self.is_settled = False
         self._missed = missed
@@ -324,11 +323,11 @@ class _Way:
         Nothing is said where that may fit and nothing was simulated.
         """
         is_tried = math.isfinite(self._need_bytes)
-        need_bytes = self._need_bytes if is_tried else 0
-        for option in self._unknown:
-            if allocatable_bytes(option.cluster.device) > need_bytes:
-                return None if is_tried else _untried(option, self._simulated_bytes)
-        return self._missed
+        least = self._need_bytes if is_tried else 0
+        sizes = [allocatable_bytes(option.cluster.device) for option in self._unknown]
+        if max(sizes, default=0) <= least:
+            return self._missed
+        return None if is_tried else _untried(self._unknown[0], self._simulated_bytes)
 
     def settled(self, settle: Settle) -> WayOut | None:
         """Return the option at hand as it holds; None: it does not."""
@@ -353,11 +352,8 @@ def _untried(option: _Option, simulated_bytes: int) -> WayOut | None:
     """
     if not simulated_bytes:
         return None
-    room = format_bytes(tensor_limit_bytes(option.cluster))
-    words = (
-        f"{option.flags} may fit: {format_bytes(simulated_bytes)} of tensors, simulated here, of "
-        f"{room} there; not simulated there"
-    )
+    needs, room = map(format_bytes, (simulated_bytes, tensor_limit_bytes(option.cluster)))
+    words = f"{option.flags} may fit: {needs} of tensors, simulated here, of {room} there"
     return WayOut(words, UNKNOWN_SHORT, math.inf, is_exact=True, flags=option.flags)
 
 
