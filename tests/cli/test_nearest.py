@@ -314,6 +314,14 @@ def test_a_card_told_smaller_computes_as_a_whole_one_and_the_slice_is_named(brim
     )
 
 
+def test_the_slots_between_cards_are_named(brimful):
+    """Whether four cards on risers are worth it hangs on that alone, and nothing named it."""
+    asked = ("estimate", "smollm2-135m", "--seq-len", 256, "--gpus")
+    told = " ".join(brimful(*asked, "2xrtx-3060").out.split())
+    assert "pcie-4x16 between GPUs (fewer lanes are slower)" in told
+    assert "between GPUs" not in brimful(*asked, "rtx-3060").out
+
+
 def test_what_firmware_sets_aside_is_not_cut_again(brimful):
     """Of 96 GB for the graphics 76 were left, by the share of a whole machine."""
     asked = ("estimate", "smollm2-135m", "--gpus", "strix-halo", "--seq-len", 256, "--card-memory")

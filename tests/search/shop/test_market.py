@@ -381,7 +381,7 @@ def test_what_is_owned_and_cannot_run_it_says_why():
     owned = (load_cluster("gtx-1080-ti", memory_limit_bytes=None),)
     job = plain_job(load_model("tinyllama-1.1b"), seq_len=65536, global_batch=1, precision="fp32")
     (told,) = market(request(job=job, kinds=("h100-80gb",), max_gpus=1, owned=owned)).unfit
-    assert re.fullmatch(r"does not fit: [\d.]+ GiB of 10.3\d GiB, short by [\d.]+ GiB", told.why)
+    assert re.fullmatch(r"does not fit: [\d.]+ TiB of 10.26 GiB, short by [\d.]+ TiB", told.why)
 
 
 def test_a_kind_that_was_named_holds_what_plan_would_offload():
