@@ -310,6 +310,39 @@ def test_gb_of_a_card_are_those_of_its_label(brimful):
     assert brimful(*asked, "24GB").out.splitlines()[1] == brimful(*asked[:-1]).out.splitlines()[1]
 
 
+def test_a_card_told_smaller_computes_as_a_whole_one_and_the_slice_is_named(brimful):
+    """A slice of an A100 was asked about by its memory, and its hours were of the whole card."""
+    asked = ("estimate", "smollm2-135m", "--gpus", "a100-80gb", "--seq-len", 256, "--card-memory")
+    told = " ".join(brimful(*asked, "40GB").out.split())
+    assert (
+        "computing as the whole card does; a slice is slower: --gpus a100-80gb-mig-3g.40gb" in told
+    )
+
+
+def test_the_slots_between_cards_are_named(brimful):
+    """Whether four cards on risers are worth it hangs on that alone, and nothing named it."""
+    asked = ("estimate", "smollm2-135m", "--seq-len", 256, "--gpus")
+    told = " ".join(brimful(*asked, "2xrtx-3060").out.split())
+    assert "pcie-4x16 between GPUs (fewer lanes are slower)" in told
+    assert "between GPUs" not in brimful(*asked, "rtx-3060").out
+
+
+def test_what_firmware_sets_aside_is_not_cut_again(brimful):
+    """Of 96 GB for the graphics 76 were left, by the share of a whole machine."""
+    asked = ("estimate", "smollm2-135m", "--gpus", "strix-halo", "--seq-len", 256, "--card-memory")
+    told = " ".join(brimful(*asked, "96GB").out.split())
+    assert "96GB as set aside for the GPU: 96.00 GiB, all of it for programs" in told
+    assert "GTT" not in told
+
+
+def test_more_devices_for_one_model_than_there_are_become_as_many_as_there_are(brimful):
+    """Sixteen H100 were answered to who has eight."""
+    asked = ("--gpus", "8xh100-80gb", "--tp", 16, "--zero", 3, "--seq-len", 256)
+    said = brimful("estimate", "llama-3.1-8b", *asked, "--global-batch", 8)
+    assert said.code == 2
+    assert "on 8 x H100" in said.out
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -35,11 +35,12 @@ HALVED = {
     *(name for name, sheet in SHEETS.items() if "GeForce" in sheet.description),
 }
 """Cards whose tensor cores accumulate in fp32 at half their rate."""
-CAPPED = {"h20"}
+CAPPED = {"h20", "h20-141gb"}
 """Cut down for export below what its clock would give."""
 SOLD_IN_TWO_SIZES = (
     "NVIDIA GeForce RTX 2060", "GeForce RTX 2060", "NVIDIA GeForce RTX 3080",
-    "NVIDIA GeForce RTX 4060 Ti", "NVIDIA GeForce RTX 5060 Ti",
+    "NVIDIA GeForce RTX 4060 Ti", "NVIDIA GeForce RTX 5060 Ti", "NVIDIA GeForce RTX 3060",
+    "GeForce RTX 3060", "NVIDIA H20",
 )  # fmt: skip
 BEFORE = {
     "h100-80gb": (84932978278, 66.9e12, 989.4e12, 3.35e12),

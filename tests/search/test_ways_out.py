@@ -173,6 +173,20 @@ def test_that_no_gpu_holds_it_is_not_said_beside_one_that_may(need_gib, is_said)
     assert any("no single known GPU" in each for each in words) is is_said
 
 
+def test_where_no_other_card_was_simulated_the_least_with_room_is_named():
+    """27.21 GiB that were simulated on a 4090 were said to be too much for every known GPU."""
+
+    def find(_job, _cluster):
+        raise UnsupportedError("the time is over")
+
+    plan = plan_on(load_cluster("2xrtx-4090", memory_limit_bytes=None), "smollm2-360m")
+    plan = msgspec.structs.replace(plan, estimate=None)
+    assert not list(ways_out(plan, find, as_found)), "nothing was simulated at all"
+    (way,) = ways_out(plan, find, as_found, simulated_bytes=27 * GIB)
+    assert way.words.startswith("--gpus 2xrtx-5090 may fit: 27.00 GiB of tensors, simulated here")
+    assert way.short_bytes > 0, "it is not told as what fits"
+
+
 def test_what_stays_alone_decides_where_it_is_too_much():
     """70B with AdamW: 140 GiB a device of what stays. No sequence is short enough for that."""
     seen = []

@@ -2,20 +2,18 @@
 
 import argparse
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from brimful.cli import defaults, resolved
+from brimful.cli.expert_words import expert_facts
 from brimful.cli.run_length import is_length_said
 from brimful.show.summary import Fact
 from brimful.units import GIB, Labelled, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from brimful.cost.formats import WeightsFormat
-    from brimful.cost.least import Least
     from brimful.cost.money import Prices
     from brimful.hardware.cluster import Cluster
     from brimful.hardware.datasheets import Datasheet
-    from brimful.models.layout import Kind
     from brimful.show.run import RunFacts
     from brimful.values.job import Job
     from brimful.values.plan import Estimate
@@ -52,7 +50,7 @@ def assumed_facts(
     words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
     words += [*_encoder_words(job), *_kernel_words(args, job)]
     words += [*(_speed_words(args) if is_timed else []), *_dropout_words(args, job)]
-    words += _router_words(job)
+    words += [*(_link_words(args) if is_timed else []), *_router_words(job)]
     words += [*_label_words(args), *_rocm_words(args)]
     if job.task == "chat" and job.packing == "none":  # whose rows are as long as the chats in them
         words.append(f"every chat of {job.seq_len:,} tokens")
@@ -188,89 +186,6 @@ def _none_or(num_bytes: int) -> str:
     return format_bytes(num_bytes) if num_bytes else "nothing more"
 
 
-def expert_facts(
-    job: "Job", least: "Least | None" = None, asked: "Cluster | None" = None
-) -> tuple[Fact, ...]:
-    """Say that a quantised base leaves stacks of experts as they are, where it has any.
-
-    ``least``: what there is at least, for which there is no room here; None: there is room.
-    ``asked``: on what; None: nobody said.
-    """
-    from brimful.cost.held import pack_experts
-    from brimful.models.config import has_layout
-    from brimful.models.mixtures import has_stacks
-    from brimful.values.job import IN_FP32, QUANTIZED
-
-    base = "same" if job.adapter is None else job.adapter.base
-    published = _published_facts(job)
-    if base in QUANTIZED and (own := _elements_of(job, "own-linear")):
-        words = (
-            f"{format_bytes(2 * own)} of linear layers stay in 16 bits: transformers packs "
-            f"nn.Linear itself, and they are of a class of their own"
-        )
-        return (Fact("unpacked", words), *published)
-    if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):
-        return published
-    size, more = "", ""
-    if has_layout(job.model):
-        stacks = _elements_of(job, "experts")
-        packed = 2 * stacks - pack_experts(job.model, cast("WeightsFormat", base), "bf16")
-        size = (
-            f", {format_bytes(2 * stacks)} of all together ({format_bytes(packed)} if packed too)"
-        )
-        whole = 0 if least is None else least.total - 2 * stacks + packed
-        more = _packed_words(job, whole, asked) if whole else ""
-    words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
-    return (Fact("experts", words), *([Fact("if packed", more)] if more else []), *published)
-
-
-def _elements_of(job: "Job", kind: "Kind") -> int:
-    """Count the numbers of the blocks' parameters of a kind; 0 where nobody knows them."""
-    from brimful.models.config import has_layout, layout_of
-
-    if not has_layout(job.model):
-        return 0
-    return sum(
-        run.num_blocks * sum(p.num_elements for p in run.parameters if p.kind == kind)
-        for run in layout_of(job.model).blocks
-    )
-
-
-def _published_facts(job: "Job") -> tuple[Fact, ...]:
-    """Say that weights which are published in few bits are not trained on in these."""
-    from brimful.models.architectures import record_of
-
-    name = record_of(job.model.model_type).published
-    if not name:
-        return ()
-    stacks = _elements_of(job, "experts")
-    size = f", {format_bytes(2 * stacks)} of experts" if stacks else ""
-    words = f"as published is for writing; transformers trains on bf16 (dequantize=True){size}"
-    return (Fact(name, words),)
-
-
-def _packed_words(job: "Job", num_bytes: int, asked: "Cluster | None") -> str:
-    """Say what all would be by a loader that packs experts, and which GPU has room for that.
-
-    That is the asker's own where it has, of which one is looked at: nothing is shared out here.
-    """
-    from brimful.cost.estimate import allocatable_bytes, tensor_limit_bytes
-    from brimful.search.larger_clusters import cards_for
-
-    words = f"{format_bytes(num_bytes)} at least in all, by a loader that packs experts (Unsloth's)"
-    here = 0 if asked is None else tensor_limit_bytes(asked) - num_bytes
-    if asked is not None and asked.num_devices == 1 and here > num_bytes / 10:
-        return (
-            f"{words}: your {asked.device.name} would have {format_bytes(here)} left for "
-            f"activations, which is not planned"
-        )
-    room = ((card, allocatable_bytes(card) - num_bytes) for card in cards_for(job))
-    card, left = next(((card, left) for card, left in room if left > num_bytes / 10), (None, 0))
-    if card is None:
-        return words
-    return f"{words}: --gpus {card.name} would leave {format_bytes(left)} then, and is not planned"
-
-
 def _encoder_words(job: "Job") -> list[str]:
     """Say what the checkpoint of a model that sees holds beside the part that is planned."""
     from brimful.models.encoders import beside_words, num_beside
@@ -303,7 +218,9 @@ def _rocm_words(args: argparse.Namespace) -> list[str]:
         return []
     words = ["ROCm's kernels take no more than CUDA's (by PyTorch's source, not measured)"]
     if sheet.target == "gfx1151":
-        words.append(f"{EXPERIMENTAL}, and GTT raised (Linux gives a GPU half the memory)")
+        is_given = getattr(args, "card_memory", None) is not None
+        raised = "" if is_given else ", and GTT raised (Linux gives a GPU half the memory)"
+        words.append(f"{EXPERIMENTAL}{raised}")
     return words
 
 
@@ -339,12 +256,23 @@ def _speed_words(args: argparse.Namespace) -> list[str]:
 
 
 def _label_words(args: argparse.Namespace) -> list[str]:
-    """Say how a card's memory was read that was given in GB."""
+    """Say how a card's memory was read that was given in GB, and that nothing else is less."""
+    from brimful.hardware.slices import slice_like
+    from brimful.hardware.usable import is_set_aside
+
     label = getattr(args, "card_memory", None)
     if not isinstance(label, Labelled):
         return []
     size, has = f"{label / GIB:g}", format_bytes(resolved.card_bytes(args) or 0)
-    return [f"{size}GB as on a label: {size} GiB, {has} of it for programs (GiB is exact)"]
+    name, sheet = _card(args)
+    if sheet is not None and is_set_aside(sheet, label):
+        return [f"{size}GB as set aside for the GPU: {has}, all of it for programs"]
+    words = f"{size}GB as on a label: {size} GiB, {has} of it for programs (GiB is exact)"
+    if sheet is None or label >= sheet.memory_bytes:
+        return [words]
+    cut = slice_like(name, label // GIB)
+    slower = f"; a slice is slower: --gpus {cut}" if cut else ""
+    return [words, f"computing as the whole card does{slower}"]
 
 
 def fused_facts(strategy: "Strategy") -> tuple[Fact, ...]:
@@ -376,6 +304,18 @@ def _network_words(args: argparse.Namespace) -> str:
     if counts.num_nodes == 1 or not is_network_assumed(args):  # noted
         return ""
     return f"network {network_between(find_gpu(counts.gpu))}"
+
+
+def _link_words(args: argparse.Namespace) -> list[str]:
+    """Name the slots by which cards of a machine are taken to reach each other, all lanes wide."""
+    from brimful.hardware.links import node_links
+    from brimful.hardware.names import split_counts
+
+    _, sheet = _card(args)
+    link = None if sheet is None else node_links(sheet)[0]
+    if link is None or link.kind != "pcie" or split_counts(args.gpus or "").per_node == 1:
+        return []
+    return [f"{link.name} between GPUs (fewer lanes are slower)"]
 
 
 def _kernel_facts(args: argparse.Namespace, job: "Job") -> tuple[Fact, ...]:

@@ -163,7 +163,7 @@ def no_by_states(
     that stands for all that is asked. ``spread``: how evenly its states can be spread at best;
     None: nobody knows. Returns the exit code; None: they have room, or nobody knows.
     """
-    from brimful.cli.assumed import expert_facts
+    from brimful.cli.expert_words import expert_facts
     from brimful.cost.formula import is_traceable, missing_formula, untraced
     from brimful.show.bound import Bounded, bound_summary, needed_facts
 

@@ -400,17 +400,18 @@ def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Itera
     """Yield ways out, simulated while there is time, and by formulas."""
     from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
 
-    find = searched_anew(search)
+    find, simulated_bytes = searched_anew(search), 0
     if searched.plan.estimate is None:
         from brimful.simulate.search import simulated_shortfall
 
+        simulated_bytes = searched.record.rows[0].peak_bytes
         same = same_strategy(searched.plan, simulated_shortfall(budget))
         find = either(find, _within(budget, same))
         if search.pins.optimizer_in_backward:  # of which no search has a formula
             later = search.pins._replace(optimizer_in_backward=False)
             words = "without --optimizer-in-backward"
             find = either(find, searched_anew(search._replace(pins=later), words))
-    yield from ways_out(searched.plan, find, held)
+    yield from ways_out(searched.plan, find, held, simulated_bytes=simulated_bytes)
 
 
 def _within(budget: "Budget", find: "Find") -> "Find":

@@ -12,7 +12,7 @@ from brimful.hardware.links import network, network_between, node_links
 from brimful.hardware.names import find_gpu, split_counts, unknown_gpu
 from brimful.hardware.probe import host_ram_bytes, probe_local
 from brimful.hardware.slices import find_slice, slice_device
-from brimful.hardware.usable import usable_memory
+from brimful.hardware.usable import is_set_aside, usable_memory
 from brimful.units import format_bytes
 
 __all__ = ["LOCAL", "check_gpu", "count_devices", "device_named", "gpus", "load_cluster"]
@@ -124,9 +124,12 @@ def device_named(name: str) -> Device:
 def labelled_bytes(name: str, label_bytes: int) -> int:
     """Return what programs have of a GPU with another size on its label.
 
-    ``name``: in any spelling, without a count; of one that no table holds all is taken.
+    ``name``: in any spelling, without a count; of one that no table holds all is taken, and of one
+    whose memory is the host's what is less than the machine has: the firmware gave it to the GPU.
     """
     sheet = datasheets().get(find_gpu(name))
+    if sheet is not None and is_set_aside(sheet, label_bytes):
+        return label_bytes
     share = 1.0 if sheet is None else usable_memory(sheet).num_bytes / sheet.memory_bytes
     return int(label_bytes * share)
 

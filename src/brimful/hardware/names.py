@@ -51,7 +51,8 @@ _MAX_DIGITS = 9
 _MOST_HINTS = 3
 _ALIKE = 0.75
 _USUAL_BYTES = {
-    "4060": 16 * GIB, "5060": 16 * GIB, "a100": 80 * GIB, "a800": 80 * GIB, "v100": 16 * GIB,
+    "3050": 8 * GIB, "3060": 12 * GIB, "4060": 16 * GIB, "5060": 16 * GIB, "a100": 80 * GIB,
+    "a800": 80 * GIB, "h20": 96 * GIB, "v100": 16 * GIB,
 }  # fmt: skip
 """Of chips that are sold or rented with two sizes of memory: the usual one."""
 

@@ -75,6 +75,13 @@ def find_slice(text: str) -> str:
     return f"{near[0]}-mig-{profile}" if near else ""
 
 
+def slice_like(gpu: str, num_gb: int) -> str:
+    """Name the smallest slice of a card with so many GB on its label; empty: there is none."""
+    profiles = [name for each in sliced() if gpu in each.gpus for name in each.profiles]
+    alike = [name for name in profiles if name.endswith(f".{num_gb}gb")]
+    return f"{gpu}-mig-{alike[0]}" if alike else ""
+
+
 def slice_device(key: str) -> Device:
     """Return a slice as a device: its share of memory, bandwidth and rates."""
     name, _, profile_name = key.rpartition("-mig-")

@@ -66,6 +66,15 @@ def usable_memory(sheet: Datasheet) -> UsableMemory:
     )
 
 
+def is_set_aside(sheet: Datasheet, label_bytes: int) -> bool:
+    """Whether so much of a machine's one memory is what its firmware gives to the GPU, as AMD's do.
+
+    The host's processes are not in it then.
+    """
+    is_one = sheet.memory_kind == "unified" and sheet.maker == "AMD"
+    return is_one and label_bytes < sheet.memory_bytes
+
+
 def _assumed(
     whole_bytes: int, shares: tuple[float, float], whole: str, because: str = _NOT_FOUND
 ) -> UsableMemory:

@@ -210,19 +210,23 @@ def either(first: Find, second: Find) -> Find:
     return find
 
 
-def ways_out(plan: Plan, find: Find, settle: Settle) -> Iterator[WayOut]:
+def ways_out(
+    plan: Plan, find: Find, settle: Settle, *, simulated_bytes: int = 0
+) -> Iterator[WayOut]:
     """Say what would make a plan fit that does not.
 
     What takes long, settling, is done in the order of what is yielded and no sooner: whoever needs
     three ways waits for three.
 
     ``find``: searches, or evaluates, by a bound: what it finds is no slower than what holds.
-    ``settle``: decides whether what was found holds, and what does instead. Yields of shorter
+    ``settle``: decides whether what was found holds, and what does instead. ``simulated_bytes``:
+    the peak of its tensors where no formula says it; 0: not known. Yields of shorter
     sequences, what the job's owner could allow, a larger GPU and more of the same: first those that
     leave what is learnt alone, then by device time per token; then those that do not fit either and
     lack less than the plan, the least short first.
     """
-    ways = [_shorter_sequences(plan, find), *_allowed(plan), _larger_gpu(plan), _more_gpus(plan)]
+    larger = _larger_gpu(plan, simulated_bytes)
+    ways = [_shorter_sequences(plan, find), *_allowed(plan), larger, _more_gpus(plan)]
     misses: list[WayOut] = []
     waiting: list[tuple[bool, float, int, WayOut]] = []
 
@@ -274,13 +278,22 @@ class _Way:
     """
 
     def __init__(
-        self, options: Iterable[_Option], *, missed: WayOut | None = None, says_short: bool = False
+        self,
+        options: Iterable[_Option],
+        *,
+        missed: WayOut | None = None,
+        says_short: bool = False,
+        need_bytes: int = 0,
     ) -> None:
-        """Begin before the first option; ``says_short``: an option that does not fit is told."""
+        """Begin before the first option; ``says_short``: an option that does not fit is told.
+
+        ``need_bytes``: of simulated tensors, for which options have room; 0: of none.
+        """
         self.is_settled = False
         self._missed = missed
         self._need_bytes = math.inf
-        self._unknown_bytes = 0
+        self._simulated_bytes = need_bytes
+        self._unknown: list[_Option] = []
         self._options = iter(options)
         self._says_short = says_short
         self._at: tuple[_Option, Tried] | None = None
@@ -293,8 +306,7 @@ class _Way:
             except InputError:
                 continue  # it cannot run there
             except UnsupportedError:  # nobody knows whether it would
-                offered = allocatable_bytes(option.cluster.device)
-                self._unknown_bytes = max(self._unknown_bytes, offered)
+                self._unknown.append(option)
                 continue
             self._at = option, tried
             need_bytes = tried.short_bytes + allocatable_bytes(option.cluster.device)
@@ -306,8 +318,16 @@ class _Way:
 
     @property
     def missed(self) -> WayOut | None:
-        """What is said where none fits; nothing where one may that could not be looked at."""
-        return None if self._unknown_bytes > self._need_bytes else self._missed
+        """What is said where none fits: of what could not be looked at, what has room.
+
+        Nothing is said where that may fit and nothing was simulated.
+        """
+        is_tried = math.isfinite(self._need_bytes)
+        least = self._need_bytes if is_tried else 0
+        sizes = [allocatable_bytes(option.cluster.device) for option in self._unknown]
+        if max(sizes, default=0) <= least:
+            return self._missed
+        return None if is_tried else _untried(self._unknown[0], self._simulated_bytes)
 
     def settled(self, settle: Settle) -> WayOut | None:
         """Return the option at hand as it holds; None: it does not."""
@@ -323,6 +343,18 @@ class _Way:
     def _miss(self, option: _Option, tried: Tried) -> None:
         if self._says_short:
             self._missed = _told(option, tried)
+
+
+def _untried(option: _Option, simulated_bytes: int) -> WayOut | None:
+    """Say of what was not simulated that the tensors have room that were; None: none were.
+
+    How many bytes live hangs on whose kernels run and not on how large a card is.
+    """
+    if not simulated_bytes:
+        return None
+    needs, room = map(format_bytes, (simulated_bytes, tensor_limit_bytes(option.cluster)))
+    words = f"{option.flags} may fit: {needs} of tensors, simulated here, of {room} there"
+    return WayOut(words, UNKNOWN_SHORT, math.inf, is_exact=True, flags=option.flags)
 
 
 def _find(find: Find, job: Job, cluster: Cluster) -> Tried | None:
@@ -422,9 +454,10 @@ def _allowed(plan: Plan) -> Iterator[_Way]:
         yield _Way([option], says_short=True)
 
 
-def _larger_gpu(plan: Plan) -> _Way:
+def _larger_gpu(plan: Plan, simulated_bytes: int) -> _Way:
     """Try as many of every GPU that has what the nearest plan needs alive, smallest first."""
-    least = plan.estimate.predicted_peak_allocated_bytes if plan.estimate else 0
+    made = plan.estimate
+    least = made.predicted_peak_allocated_bytes if made else simulated_bytes
     own, note = plan.cluster.device.name, "the smallest that does"
     clusters = (
         with_gpu(plan.cluster, device)
@@ -436,7 +469,7 @@ def _larger_gpu(plan: Plan) -> _Way:
     )
     is_of_host = plan.estimate is not None and _host_short_bytes(plan.estimate) > 0
     missed = None if is_of_host else WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf)
-    return _Way(options, missed=missed)
+    return _Way(options, missed=missed, need_bytes=simulated_bytes)
 
 
 def _more_gpus(plan: Plan) -> _Way:

@@ -63,15 +63,16 @@ def speed_facts(
     used = "" if mfu is None else f"; MFU {mfu:.0%}"
     rate, took = rate_words(job, step_s), f" ({format_seconds(step_s)} a step{spread}){used}"
     each = _each_words(job, step_s, num_devices)
-    has_room = len(f"{rate}{each}{took}") <= WIDTH - LABEL_WIDTH
+    room = WIDTH - LABEL_WIDTH
+    has_room = len(f"{rate}{each}{took}") <= room
     words, waits = f"{rate}{each if has_room else ''}{took}", ""
     quick = f"{rate} ({format_seconds(step_s)} a step)"
-    short = f"{quick}{used}"
+    short = f"{rate}{took}" if len(f"{rate}{took}") <= room else f"{quick}{used}"
     if network_share is not None:
         network = f"; {_share_words(network_share)} of it waits for the network"
         words += network
-        if len(f"{short}{network}") <= WIDTH - LABEL_WIDTH:
-            short += network
+        if len(f"{quick}{used}{network}") <= room:
+            short = f"{quick}{used}{network}"
         elif network_share >= LEAST_WAITING:
             short = f"{quick}{network}"
     parts = None if estimate is None else estimate.predicted_step_time

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from brimful.cost.assumptions import assumptions_for
 from brimful.cost.money import HOUR_S
+from brimful.hardware.compared import compared_words
 from brimful.hardware.datasheets import datasheets
+from brimful.hardware.devices import gpus
 from brimful.hardware.names import split_counts
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
 from brimful.search.shop.own import Ownership, cheapest_of
@@ -162,7 +165,7 @@ def _without_best(job: Job, found: Market) -> Iterator[str]:
             continue
         half, _, autocast = job.precision.partition("-")
         rates = datasheets()[each.kind].matrix_flops_per_s
-        if half == _NEWER and not rates.bf16 and rates.fp16:
+        if each.why_not and half == _NEWER and not rates.bf16 and rates.fp16:
             other = f"fp16{f'-{autocast}' if autocast else ''}"
             yield f"{each.kind}: has no {half}; --precision {other} asks what it takes"
         elif why := each.why_not or dropped.get(each.kind, ""):
@@ -270,6 +273,13 @@ def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tu
         in_time = [each for each in known if each.predicted_days <= most_days]
         does = min(in_time, key=lambda each: each.num_gpus, default=None)
         time = f"; {does.gpus} takes {format_days(does.predicted_days)}" if does else ""
+        if does:
+            band = does.predicted_days_band
+            rests = compared_words(kind, assumptions_for(gpus()[kind]).time_band)
+            time += f" ({format_days(band.low)} to {format_days(band.high)}{rests and ', '}{rests})"
+        else:
+            why = [each.why for each in found.dropped if split_counts(each.gpus).gpu == kind]
+            time += f"; {why[-1]}" if why else ""
         facts.append(Fact("no price", f"{kind}: give one by --prices{time}"))
     return tuple(facts)
 

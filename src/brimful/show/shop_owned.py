@@ -7,14 +7,16 @@ from brimful.search.shop.own import Cheapest, Ownership
 from brimful.search.shop.values import DAY_S, Option
 from brimful.show.settings import differing_words
 from brimful.show.summary import Fact
-from brimful.units import format_days, format_money
+from brimful.units import format_bytes, format_days, format_money
 from brimful.values.job import Job
 
 
 def both_words(option: Option) -> str:
-    """Say how long a run takes and what it costs."""
+    """Say how long a run takes and what it costs, and what it needs of a host."""
     cost = "" if option.predicted_usd is None else f" and {format_money(option.predicted_usd)}"
-    return f"{format_days(option.predicted_days)}{cost}"
+    host = option.predicted_host_bytes
+    away = f" with {format_bytes(host)} on the host" if host else ""
+    return f"{format_days(option.predicted_days)}{cost}{away}"
 
 
 def leading(owned: Sequence[Option], cheapest: Cheapest) -> Option | None:

@@ -90,9 +90,12 @@ def placed(strategy: Strategy, num_devices: int) -> Strategy:
 
 
 def _as_many(strategy: Strategy, num_devices: int) -> dict[str, int]:
-    """Name the devices of one model, where there are not even so many; replicas follow these."""
-    each = strategy.tp * strategy.pp
-    return {NUM_DEVICES: each} if each > num_devices else {}
+    """Name the devices of one model, where there are not even so many; replicas follow these.
+
+    Who has several has no more of them: a model is cut over those, if it is not by stages too.
+    """
+    each, is_machine = strategy.tp * strategy.pp, num_devices > 1 and strategy.pp == 1
+    return {NUM_DEVICES: each} if each > num_devices and not is_machine else {}
 
 
 def check_strategy(job: Job, strategy: Strategy) -> Strategy:
@@ -234,7 +237,10 @@ def _check_zero(job: Job, strategy: Strategy) -> None:
         )
     is_torch = strategy.engine == "torch"
     if zero and shards == 1 and is_torch and not gathers_alone(strategy):
-        raise InputError(f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0")
+        raise InputError(
+            f"zero={zero} shards over dp_shard=1; give 2 devices or more, or zero=0",
+            nearest={"zero": 0},
+        )
     if zero == 1 and not OPTIMIZERS[job.optimizer].zero1:
         raise UnsupportedError(
             f"zero=1 with optimizer={job.optimizer} is not run by this version, whose state is cut "

@@ -1,5 +1,7 @@
 """A pruned market says what planning every cell says, and its bounds are bounds."""
 
+import re
+
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from brimful.search.grid import least_peaks, peaks_of
 from brimful.search.grid_seconds import seconds_of
 from brimful.search.grid_values import Search
 from brimful.search.holding import hold
+from brimful.search.offloading import solve_offloading
 from brimful.search.pins import Pins
 from brimful.search.shop import shelf
 from brimful.search.shop.bound import least_of_grid, least_seconds, least_work
@@ -375,10 +378,28 @@ def test_what_is_owned_is_planned_though_it_is_beaten():
 
 
 def test_what_is_owned_and_cannot_run_it_says_why():
-    owned = (load_cluster("rtx-3060", memory_limit_bytes=None),)
-    asked = request(job=job_of("llama-3.1-8b", 2), kinds=("h100-80gb",), max_gpus=1, owned=owned)
-    (told,) = market(asked).unfit
-    assert told.why == "does not fit: at least 119.71 GiB of tensors, of 10.98 GiB"
+    owned = (load_cluster("gtx-1080-ti", memory_limit_bytes=None),)
+    job = plain_job(load_model("tinyllama-1.1b"), seq_len=65536, global_batch=1, precision="fp32")
+    (told,) = market(request(job=job, kinds=("h100-80gb",), max_gpus=1, owned=owned)).unfit
+    assert re.fullmatch(r"does not fit: [\d.]+ TiB of 10.26 GiB, short by [\d.]+ TiB", told.why)
+
+
+def test_a_kind_that_was_named_holds_what_plan_would_offload():
+    """It was said not to fit, or to be beaten, where ``plan`` of the same fits."""
+    asked = request(job=job_of(batch=1), kinds=("rtx-3060", "h100-80gb"), max_gpus=1, each=True)
+    found = market(asked)
+    told = {each.kind: each for each in found.by_kind}["rtx-3060"]
+    cluster = load_cluster("rtx-3060", memory_limit_bytes=None)
+    plan = solve_offloading(
+        asked.job, cluster, Pins(reference="none"), attention="sdpa", objective="time"
+    ).plan
+    assert (told.strategy, told.predicted_step_s) == (
+        plan.strategy,
+        plan.estimate.predicted_step_s,
+    )
+    assert plan.strategy.offload != "none"
+    assert told.predicted_host_bytes == plan.estimate.host.predicted_training_bytes
+    assert told in found.options
 
 
 def test_what_is_owned_and_tight_is_told_as_a_plan_tells_it():

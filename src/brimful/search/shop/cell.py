@@ -32,11 +32,13 @@ class Found(NamedTuple):
         strategy: How.
         peak_bytes: Its peak.
         step_s: Seconds of its step.
+        host_bytes: What a node's host holds of what is offloaded, and what training needs beside.
     """
 
     strategy: Strategy
     peak_bytes: int
     step_s: float
+    host_bytes: int = 0
 
 
 def fastest(search: Search, space: Sequence[Grid], least: Least, *, bar_s: float) -> Found | None:

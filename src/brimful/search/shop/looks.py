@@ -14,12 +14,15 @@ from brimful.cost.estimate import tensor_limit_bytes
 from brimful.cost.money import HOUR_S
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
-from brimful.search.holding import as_it_fits, hold, hold_firmly
+from brimful.search.holding import as_it_fits, hold_firmly
+from brimful.search.offloading import solve_offloading
 from brimful.search.shop.bound import Least
 from brimful.search.shop.cell import Found, fastest, within
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S
 from brimful.search.solve import Space
+from brimful.search.ways_out import short_bytes_of
+from brimful.techniques.offload import NONE
 from brimful.units import format_bytes, format_days
 
 NO_NETWORK = "what lies between its nodes is unknown; say it with --network"
@@ -228,26 +231,36 @@ def _space(shelf: Shelf, cluster: Cluster, least: Least, bar_s: float) -> Space:
     return Space(job, cluster, attention, shelf.pins, "time", table)
 
 
-def how_near(shelf: Shelf, one: Cell) -> str:
-    """Say of a cell that does not fit firmly by how much it is short, or that it may fit."""
-    cluster = one.cluster
+def planned(shelf: Shelf, one: Cell) -> Cell:
+    """Search a cell in which nothing holds as ``plan`` does: pipelines, and what offloads too.
+
+    Where nothing does so either it is said by how much it is short, or that it may fit.
+    """
+    cluster, device = one.cluster, one.cluster.device
     if one.why_not != SHORT:
-        return one.why_not
-    if one.found is None:
-        lean, limit = shelf.leanest(cluster), format_bytes(tensor_limit_bytes(cluster))
-        lean.below(0)  # until the leanest of all is known
-        if math.isinf(lean.peak_bytes):
-            return SHORT
-        return f"{SHORT}: at least {format_bytes(int(lean.peak_bytes))} of tensors, of {limit}"
-    near = hold(_space(shelf, cluster, one.kind.least, math.inf).best())
-    reserved, step_s = near.reserved, near.solution.record.rows[0].step_s
-    if reserved is None or step_s is None:
-        return SHORT
-    both = (
-        f"{format_bytes(reserved.predicted_peak_reserved_bytes)} of "
-        f"{format_bytes(reserved.capacity_bytes)}"
-    )
-    if reserved.word != "tight":
-        return f"{SHORT}: {both}, short by {format_bytes(reserved.short_bytes)}"
-    days = step_s * shelf.job(cluster.device).num_steps / DAY_S
-    return f"is tight: {both}, {format_days(days)}; brimful plan says what would hold"
+        return one
+    job, attention = shelf.job(device), shelf.attention(device)
+    try:
+        found = solve_offloading(job, cluster, shelf.pins, attention=attention, objective="time")
+    except (InputError, UnsupportedError):
+        return one
+    row, made = found.record.rows[0], found.plan.estimate
+    if made is None or row.step_s is None:
+        return one
+    needed = 0 if made.host is None else made.host.predicted_training_bytes
+    host = 0 if row.strategy.offload == NONE else needed
+    short = short_bytes_of(made)
+    if short <= 0:
+        best = Found(row.strategy, row.peak_bytes, row.step_s, host)
+        return one._replace(step_s=row.step_s, found=best, is_certain=True, why_not="")
+    reserved = made.predicted_reserved
+    needs, has = made.predicted_peak_allocated_bytes, made.usable_bytes
+    if reserved is not None and made.fits:
+        needs, has = reserved.predicted_peak_reserved_bytes, reserved.capacity_bytes
+    both = f"{format_bytes(needs)} of {format_bytes(has)}"
+    recipe = "" if job.precision == shelf.request.job.precision else f" in {job.precision}"
+    why = f"{SHORT}{recipe}: {both}, short by {format_bytes(short)}"
+    if reserved is not None and reserved.word == "tight":
+        days = format_days(row.step_s * job.num_steps / DAY_S)
+        why = f"is tight{recipe}: {both}, {days}; brimful plan says what would hold"
+    return one._replace(why_not=why)

@@ -32,8 +32,8 @@ from brimful.search.shop.looks import (
     OnLook,
     bar_of,
     certain_of,
-    how_near,
     look,
+    planned,
     settled,
     unbarred,
     unbeaten,
@@ -72,6 +72,7 @@ def clusters_of(request: Request, kind: str) -> list[Cluster]:
 
 
 OnFound = Callable[[Option], None]
+OnCertain = Callable[[Cell], None]
 
 
 def market(
@@ -94,25 +95,24 @@ def market(
     if not kinds and not request.owned:
         raise UnknownMemoryError(f"no GPU can be compared: {told_short(alone[0][1].why_not)}")
     cells = list(_cells(request, kinds))
+    tell = None if on_found is None else lambda one: on_found(_option(request, one))
     seen = look(
         shelf,
         cells,
         wanted=partial(_wanted, request),
         every=request.every,
         on_look=on_look,
-        on_certain=None if on_found is None else lambda one: on_found(_option(request, one)),
+        on_certain=tell,
     )
+    if request.each:
+        seen = _each_alone(shelf, seen, on_look, tell)
     options = [_option(request, one) for one in certain_of(seen)]
     front = [seen[i] for i in unbeaten(seen)]
     least = _smallest(shelf, seen)
     told = tuple(each for _, each in alone)
     if request.limits is None or request.fewest or least is None:  # else the fewest of any are told
         told = tuple(_with_fewest(shelf, told))
-    by_kind = list[Option]()
-    for each in _by_kind(shelf, seen, frontier(options), on_look) if request.each else ():
-        by_kind.append(each)
-        if on_found is not None and each not in options:
-            on_found(each)
+    by_kind = list(_by_kind(request, seen)) if request.each else []
     return Market(
         options=tuple(sorted(options, key=_by_cost)),
         frontier=frontier(options),
@@ -289,25 +289,46 @@ def _fewest(shelf: Shelf, alone: Sequence[Alone], seen: Sequence[Cell]) -> Itera
             yield _option(shelf.request, found)
 
 
-def _by_kind(
-    shelf: Shelf, seen: Sequence[Cell], known: Sequence[Option], on_look: OnLook | None
-) -> Iterator[Option]:
-    """Find what each kind or machine that has a price does best, as if there were no other.
+def _each_alone(
+    shelf: Shelf, seen: Sequence[Cell], on_look: OnLook | None, tell: OnCertain | None
+) -> list[Cell]:
+    """Look at each kind or machine as if there were no other, until what it does best is known.
 
-    ``seen``: all of them, as far as they are known. ``known``: the frontier, of which one is taken,
-    and needs no other look.
+    ``seen``: all of them, as far as they are known. ``tell``: is told of each that is certain.
     """
-    best_of_all = _taken(shelf.request, known)
-    groups: dict[str, list[Cell]] = {}
-    for one in seen:
-        if math.isfinite(one.usd):
-            is_named = one.cluster in shelf.request.machines
-            groups.setdefault(spelled(one.cluster) if is_named else one.kind.name, []).append(one)
-    for name, cells in groups.items():
-        if best_of_all is not None and name in {best_of_all.kind, best_of_all.gpus}:
-            yield best_of_all
-        elif (found := _best_of(shelf, [*map(unbarred, cells)], on_look)) is not None:
-            yield found
+    told = list(seen)
+    front = frontier([_option(shelf.request, one) for one in certain_of(seen)])
+    best = _taken(shelf.request, front)
+    for places in _grouped(shelf.request, seen).values():
+        cells = [unbarred(seen[i]) for i in places]
+        if best is not None and best.gpus in {spelled(one.cluster) for one in cells}:
+            continue  # it is the best of its kind too
+        cells = _best_known(shelf, cells, on_look, tell)
+        if not certain_of(cells):
+            cells[-1] = planned(shelf, cells[-1])
+            if tell is not None and certain_of(cells):
+                tell(cells[-1])
+        for place, one in zip(places, cells, strict=True):
+            told[place] = one
+    return told
+
+
+def _grouped(request: Request, seen: Sequence[Cell]) -> dict[str, list[int]]:
+    """Return the places of what is told together: of a kind, or each machine that was named."""
+    groups: dict[str, list[int]] = {}
+    for place, one in enumerate(seen):
+        is_named = one.cluster in request.machines
+        groups.setdefault(spelled(one.cluster) if is_named else one.kind.name, []).append(place)
+    return groups
+
+
+def _by_kind(request: Request, seen: Sequence[Cell]) -> Iterator[Option]:
+    """Yield what each kind or machine that has a price does best of what is certain."""
+    for places in _grouped(request, seen).values():
+        looked = certain_of([seen[i] for i in places])
+        best = _taken(request, frontier([_option(request, one) for one in looked]))
+        if best is not None:
+            yield best
 
 
 def _taken(request: Request, front: Sequence[Option]) -> Option | None:
@@ -317,8 +338,10 @@ def _taken(request: Request, front: Sequence[Option]) -> Option | None:
     return front[taken([point_of(each) for each in front], request.limits or Limits())]
 
 
-def _best_of(shelf: Shelf, cells: Sequence[Cell], on_look: OnLook | None) -> Option | None:
-    """Find what is best among some cells, as if there were no other."""
+def _best_known(
+    shelf: Shelf, cells: Sequence[Cell], on_look: OnLook | None, tell: OnCertain | None = None
+) -> list[Cell]:
+    """Look at some cells until what is best among them is certain, as if there were no other."""
     request = shelf.request
     limits, num = request.limits or Limits(), request.job.num_steps
 
@@ -326,8 +349,7 @@ def _best_of(shelf: Shelf, cells: Sequence[Cell], on_look: OnLook | None) -> Opt
         points = [Point(one.step_s * num / DAY_S, one.usd * num) for one in cells]
         return {taken(points, limits): CERTAIN} if points else {}
 
-    looked = certain_of(look(shelf, cells, wanted=best, every=False, on_look=on_look))
-    return _taken(request, frontier([_option(request, one) for one in looked]))
+    return look(shelf, cells, wanted=best, every=False, on_look=on_look, on_certain=tell)
 
 
 def _second(
@@ -341,7 +363,8 @@ def _second(
     others = [
         unbarred(one) for one in seen if one.kind.name != first.kind and math.isfinite(one.usd)
     ]
-    found = _best_of(shelf, others, on_look)
+    looked = certain_of(_best_known(shelf, others, on_look))
+    found = _taken(request, frontier([_option(request, one) for one in looked]))
     is_asked = found is not None and does(point_of(found), request.limits)
     return found if is_asked else None
 
@@ -396,9 +419,9 @@ def _own(shelf: Shelf, cluster: Cluster, on_look: OnLook | None) -> Option | Dro
     least_s = least_of_all(least)
     if math.isnan(least_s):
         return Dropped(gpus=name, why=_unknown_speed(shelf.job(cluster.device), name))
-    one = settled(shelf, Cell(Kind(name, None, least, least_s), cluster, 0.0))
+    one = planned(shelf, settled(shelf, Cell(Kind(name, None, least, least_s), cluster, 0.0)))
     if one.found is None or one.why_not:
-        return Dropped(gpus=name, why=how_near(shelf, one))
+        return Dropped(gpus=name, why=one.why_not)
     return option_of(request, cluster, one.found, None, owned=True)
 
 
@@ -429,4 +452,5 @@ def option_of(
         predicted_usd=usd,
         predicted_usd_band=None if usd is None else around(usd, cluster.device),
         predicted_energy_kwh=kwh,
+        predicted_host_bytes=best.host_bytes,
     )

@@ -96,6 +96,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         strategy: How the job runs there.
         predicted_peak_bytes: Of one device.
         usable_bytes: What tensors may take of it.
+        predicted_host_bytes: What offloading needs of a node's host; 0: nothing is offloaded.
         predicted_step_s: Seconds of an optimizer step.
         predicted_days: Of the whole run, without loading, evaluating and saving.
         predicted_days_band: The truth is expected between the two.
@@ -122,6 +123,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     predicted_usd: float | None
     predicted_usd_band: Band | None
     predicted_energy_kwh: float | None
+    predicted_host_bytes: int = 0
 
 
 class Alone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
