@@ -28,7 +28,7 @@ from brimful.values.job import plain_job
 from each_case import each
 
 LARGE = ProductSize(1e9, 1e9)
-DECISION = Path(__file__).parents[2] / "docs/decisions/0149-what-each-card-reaches.md"
+DECISION = Path(__file__).parents[2] / "docs/decisions/0144-what-each-card-reaches.md"
 LIMITED = {
     "a10", "a100-40gb-pcie", "a100-80gb-pcie", "a40", "a800-40gb", "h100-96gb", "h100-nvl",
     "h100-pcie", "h800-pcie", "quadro-rtx-5000", "quadro-rtx-6000", "quadro-rtx-8000",

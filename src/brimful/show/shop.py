@@ -3,11 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from brimful.cost.assumptions import assumptions_for
 from brimful.cost.money import HOUR_S
 from brimful.hardware.compared import compared_words
 from brimful.hardware.datasheets import datasheets
-from brimful.hardware.devices import gpus
 from brimful.hardware.names import split_counts
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
 from brimful.search.shop.own import Ownership, cheapest_of
@@ -275,7 +273,7 @@ def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tu
         time = f"; {does.gpus} takes {format_days(does.predicted_days)}" if does else ""
         if does:
             band = does.predicted_days_band
-            rests = compared_words(kind, assumptions_for(gpus()[kind]).time_band)
+            rests = compared_words(kind)
             time += f" ({format_days(band.low)} to {format_days(band.high)}{rests and ', '}{rests})"
         else:
             why = [each.why for each in found.dropped if split_counts(each.gpus).gpu == kind]
