@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from brimful.cost.money import HOUR_S
-from brimful.hardware.compared import compared_words
 from brimful.hardware.datasheets import datasheets
 from brimful.hardware.names import split_counts
 from brimful.search.shop.choose import SOON_DAYS, Choice, is_soon, point_of, rank
@@ -21,7 +20,6 @@ from brimful.show.shop_owned import (
     yours_fact,
 )
 from brimful.show.summary import Fact, Summary
-from brimful.show.terminal import LABEL_WIDTH, WIDTH
 from brimful.units import format_count, format_days, format_money
 from brimful.values.job import Job
 
@@ -122,11 +120,8 @@ def _by_kind(job: Job, found: Market, limits: Limits) -> tuple[Fact, ...]:
         )
     words += without
     short += without
-    if len(words) >= NUM_KINDS or len("; ".join(words)) <= WIDTH - LABEL_WIDTH:
-        facts = [Fact("by kind", "; ".join(words), "; ".join(short))]
-    else:
-        facts = [Fact("" if place else "by kind", each) for place, each in enumerate(words)]
-    return (*facts, *(_turns(found.by_kind) if found.machines else ()))
+    told = Fact("by kind", "; ".join(words), "; ".join(short))
+    return (told, *(_turns(found.by_kind) if found.machines else ()))
 
 
 def _turns(compared: Sequence[Option]) -> tuple[Fact, ...]:
@@ -271,11 +266,7 @@ def unpriced_facts(found: Market, limits: Limits, unpriced: Sequence[str]) -> tu
         in_time = [each for each in known if each.predicted_days <= most_days]
         does = min(in_time, key=lambda each: each.num_gpus, default=None)
         time = f"; {does.gpus} takes {format_days(does.predicted_days)}" if does else ""
-        if does:
-            band = does.predicted_days_band
-            rests = compared_words(kind)
-            time += f" ({format_days(band.low)} to {format_days(band.high)}{rests and ', '}{rests})"
-        else:
+        if not does:
             why = [each.why for each in found.dropped if split_counts(each.gpus).gpu == kind]
             time += f"; {why[-1]}" if why else ""
         facts.append(Fact("no price", f"{kind}: give one by --prices{time}"))
