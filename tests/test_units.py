@@ -54,7 +54,13 @@ def test_three_digits_never_turn_into_an_exponent():
 
 @pytest.mark.parametrize(
     ("time_s", "text"),
-    [(0.00123, "1.23 ms"), (1, "1.00 s"), (119, "119.00 s"), (600, "10.0 min"), (7200, "2.0 h")],
+    [
+        (0.00123, "1.23 ms"),
+        (0.9997, "1.00 s"),
+        (119, "119.00 s"),
+        (600, "10.0 min"),
+        (7200, "2.0 h"),
+    ],
 )
 def test_times_are_printed_in_the_unit_that_reads_best(time_s, text):
     assert units.format_seconds(time_s) == text

@@ -253,7 +253,7 @@ def format_bytes(num_bytes: float) -> str:
 
 def format_seconds(time_s: float) -> str:
     """Print a time as ms, s, min or h, whichever reads best."""
-    if time_s < 1:
+    if time_s < 0.9995:  # noqa: PLR2004 - what rounds to 1,000 ms is a second
         return f"{time_s * 1e3:.3g} ms"
     if time_s < 120:  # noqa: PLR2004 - two minutes still read well in seconds
         return f"{time_s:.2f} s"
