@@ -169,7 +169,7 @@ def test_an_answer_says_where_it_is():
     job, strategy = job_of("paged-adamw-8bit"), make_strategy(micro_batch=2)
     asked = job, cluster_of(), strategy
     [fits] = paged_facts(*asked, Meter(GIB, 2 * GIB, ""))
-    assert fits.text.endswith("all of it beside the peak")
+    assert fits.text.endswith("all beside the peak")
     [away] = paged_facts(*asked, Meter(2 * GIB - MIB, 2 * GIB, ""))
     assert "may lie on the host (moved where the GPU is full; moving it takes up to" in away.text
     assert paged_facts(*asked, Meter(3 * GIB, 2 * GIB, "")) == ()

@@ -38,8 +38,8 @@ else was planned otherwise."""
 CHOSEN = ("speed", "settings", "layout")
 """What was chosen where something fits, and how fast it is."""
 LASTING = (
-    "at most", *CHOSEN, "limits", "grows", "within", "safer", "risk", "machines", "stands in",
-    "by kind", "to rent", "yours", "take", "run",
+    "at most", *CHOSEN, "limits", "grows", "within", "by kind", "safer", "risk", "machines",
+    "stands in", "to rent", "yours", "take", "run",
 )  # fmt: skip
 """What is left out last, in this order: what was chosen, how fast that is, how long a run takes,
 and a text may be, is what most people ask; but what was chosen only of what fits."""
@@ -77,8 +77,9 @@ def summary_lines(summary: Summary, most: int = MOST_LINES) -> "list[Text]":
         first[0].stylize(STYLES[summary.verdict], 0, len(word))
     meters = fact_lines(map(metered_fact, summary.meters))
     head, facts = [*first, *meters], [each for each in summary.facts if each.label not in _hidden]
-    fits = summary.verdict in {"FITS", "TIGHT"}
-    lasting = tuple(label for label in LASTING if fits or label not in CHOSEN)
+    is_chosen = any(fact.label in {"settings", "layout"} for fact in facts)
+    lasts = is_chosen and summary.verdict in {"FITS", "TIGHT"}
+    lasting = tuple(label for label in LASTING if lasts or label not in CHOSEN)
     return [*head, *fact_lines(_fitting(facts, most - len(head), lasting))]
 
 
