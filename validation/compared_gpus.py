@@ -3,8 +3,8 @@
 ``python validation/compared_gpus.py`` writes what the package ships: of every GPU the runs of the
 blind askings whose tokens/s were told, and the median of what was told at first beside what was
 published. What was mended afterwards does not count there. The ranges are of what is told now, by
-``blind_speeds.json``, which ``--ask`` makes anew: between the tenth and the ninetieth percentile of
-the seconds that were published in parts of those that are told, each project counting once; of a
+``blind/told_now.json``, which ``--ask`` makes anew: between the tenth and the ninetieth percentile
+of the seconds that were published in parts of those that are told, each project counting once; of a
 GPU alone where twenty projects ran on it.
 """
 
@@ -25,7 +25,7 @@ from brimful.hardware.compared import FILE
 from brimful.hardware.names import find_gpu, split_counts
 
 BLIND = Path(__file__).parent / "blind"
-NOW = BLIND.parent / "blind_speeds.json"
+NOW = BLIND / "told_now.json"
 SPEED, UNLIKE = "tokens_per_s", "speed_unlike"
 SHIPPED = Path(__file__).parents[1] / "src" / "brimful" / "data" / FILE
 TENTH = 0.1

@@ -149,7 +149,8 @@ def _of_model(
         family = family_of(few, alone)
         profile = profile_for(few, alone.attention, cluster.device, family)
         works.append(family_work(few, profile, family, moved_by_update=0.0))
-    moved = update_bytes(step_memory(few, alone, profile, cluster.device).states, family)
+    states = step_memory(few, alone, profile, cluster.device).states
+    moved = update_bytes(few, cluster.device, states, family)
     size = size_of(few, alone.micro_batch, tp=alone.tp)
     later = type(works[0])(*(two - one for one, two in zip(*works, strict=True)))
     nothing = type(later)(*(0 * amount for amount in later))

@@ -155,10 +155,18 @@ def test_an_unknown_gpu_keeps_unknown_rates(nvidia_smi):
 
 
 def test_a_card_of_another_size_under_a_known_name_keeps_unknown_rates(nvidia_smi):
-    """The RTX 3060 is sold with 8 GB too, on a narrower bus."""
-    nvidia_smi("echo 'NVIDIA GeForce RTX 3060, 8.6, 8192, 200, 4, 16'")
+    """The RTX 4090 is sold with 48 GB too, by others than NVIDIA."""
+    nvidia_smi("echo 'NVIDIA GeForce RTX 4090, 8.9, 49140, 400, 4, 16'")
     device = probe.probe_local()
     assert device.memory_bytes_per_s == 0
+    nvidia_smi("echo 'NVIDIA GeForce RTX 4090, 8.9, 24564, 400, 4, 16'")
+    assert probe.probe_local().memory_bytes_per_s == 1008e9
+
+
+def test_cards_of_two_sizes_under_one_name_are_told_apart(nvidia_smi):
+    """The RTX 3060 is sold with 8 GB too, on a narrower bus."""
+    nvidia_smi("echo 'NVIDIA GeForce RTX 3060, 8.6, 8192, 200, 4, 16'")
+    assert probe.probe_local().memory_bytes_per_s == 240e9
     nvidia_smi("echo 'NVIDIA GeForce RTX 3060, 8.6, 12288, 350, 4, 16'")
     assert probe.probe_local().memory_bytes_per_s == 360e9
 
