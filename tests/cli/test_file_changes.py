@@ -63,7 +63,7 @@ CASES = (
         "2xrtx-4090",
         {"per_device_train_batch_size": 1, "disable_gradient_checkpointing": False},
     ),
-    ("trl.yaml", "a100-80gb", {"per_device_train_batch_size": 2}),
+    ("trl.yaml", "a100-80gb", {"gradient_checkpointing": True}),
     ("trainer.json", "4xrtx-4090", {"zero_optimization.offload_optimizer.device": "cpu"}),
     ("deepspeed.json", "4xa100-80gb", {"train_micro_batch_size_per_gpu": 2}),
     ("torchtitan.toml", "8xh100-80gb", {"training.local_batch_size": 1}),

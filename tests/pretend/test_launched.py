@@ -6,7 +6,6 @@ import pytest
 
 from brimful.errors import InputError
 from brimful.pretend.scripts import check_program, launched, run_program, script_of
-from brimful.text.terminal import noted
 
 CELLS = [
     {"cell_type": "markdown", "source": ["# told"]},
@@ -49,8 +48,12 @@ def test_a_launcher_says_how_many_processes_there_are(typed, program, num):
 
 @pytest.mark.torch
 def test_accelerate_finds_one_gpu_where_nobody_says_how_many():
-    assert launched(["accelerate", "launch", "train.py"])[:2] == (["train.py"], 1)
-    assert any("--num_processes N" in each for each in noted())
+    found = launched(["accelerate", "launch", "train.py"])
+    assert found[:2] == (["train.py"], 1)
+    assert "--num_processes N" in found.finds
+    said = launched(["accelerate", "launch", "--num_processes", "1", "train.py"])
+    assert said[:2] == (["train.py"], 1)
+    assert said.finds == ""
 
 
 @pytest.mark.torch

@@ -69,11 +69,12 @@ def _room(on_top: str, args: argparse.Namespace) -> Room:
         size, words = _of_file(args, found, usable, are)
     else:
         # Flags with what a file says of the job; it is read again where it is planned.
-        from brimful.cli.sources import take_source
+        from brimful.cli.sources import take_gpus, take_source
 
         said = argparse.Namespace(**vars(args))
+        take_gpus(said)
         take_source(said)
-        size, words = _rollouts(said, cluster.num_devices, on_top, are)
+        size, words = _rollouts(said, resolved.cluster_from(said).num_devices, on_top, are)
     left = math.floor((1 - size / usable) * _PER_MILLE) / _PER_MILLE
     counted = 0 if on_top == IMAGES else math.ceil(size)
     return Room(Share(max(left, 1 / _PER_MILLE)), words, counted, usable)

@@ -47,9 +47,9 @@ def take_gpus(args: argparse.Namespace) -> None:
     args.beside_gpus = ""
     if args.source is None or args.gpus is None:
         return
-    from brimful.export.counted import gpus_of
     from brimful.export.read_source import content_of
     from brimful.hardware.names import split_counts
+    from brimful.programs.counted import gpus_of
     from brimful.programs.settings import name_of
 
     found, typed = gpus_of(content_of(args.source)), split_counts(args.gpus)
@@ -121,7 +121,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         "could_matter": could_matter(read.unread),
         "stand_ins": stand_ins,
         "notes": (
-            *([args.beside_gpus] if args.beside_gpus else ()),
+            *filter(None, [getattr(args, "beside_gpus", "")]),
             *read.notes,
             *flat,
             *_copy_notes(args, read.second_copy),

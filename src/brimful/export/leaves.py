@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from brimful.errors import FileFormatError, InputError, UnsupportedError
-from brimful.export.counted import LAUNCHED
 from brimful.files.writing import read_whole
+from brimful.programs.counted import LAUNCHED
 
 AUTO = "auto"
 NVME = "nvme"

@@ -15,6 +15,7 @@ from brimful.errors import InputError, UnsupportedError
 from brimful.export.fused_losses import take_kept_chunks
 from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import rule_named
+from brimful.techniques.optimizers import DEFAULT
 from brimful.values.strategy import FLAT_FSDP
 
 MODEL, NAME = "checkpoint_dir", "model_name"
@@ -128,8 +129,9 @@ def _update(leaves: Leaves) -> None:
         raise UnsupportedError(
             f"{leaves.path}: optimizer {name} is none of this version's; give --optimizer"
         )
-    own = name.startswith("torch.") or "." not in name
-    leaves.say("optimizer", f"{rule}-foreach" if own and rule == "adamw" else rule, "optimizer")
+    if rule == DEFAULT and (name.startswith("torch.") or "." not in name):
+        rule = rule_named(f"{DEFAULT}_torch")  # which is foreach on a GPU
+    leaves.say("optimizer", rule, "optimizer")
     for key, flag in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
         given = leaves.rest.pop(f"optimizer.init_args.{key}", None)
         leaves.say(flag, None if given is None else float(given), f"optimizer.init_args.{key}")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import InputError, UnsupportedError
-from brimful.export.counted import LAUNCHED
 from brimful.files.writing import is_there
 from brimful.programs import (
     axolotl,
@@ -22,6 +21,7 @@ from brimful.programs import (
 )
 from brimful.programs.arguments import read_arguments
 from brimful.programs.base import Command
+from brimful.programs.counted import LAUNCHED
 from brimful.programs.launcher_settings import with_launcher
 from brimful.programs.reading import is_program, program_reader, read_command
 from brimful.programs.shell_scripts import Call, Started, started

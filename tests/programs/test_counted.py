@@ -6,8 +6,8 @@ import pytest
 
 from brimful.cli.main import main
 from brimful.cli.sources import take_gpus
-from brimful.export.counted import gpus_of
 from brimful.export.read_source import content_of
+from brimful.programs.counted import gpus_of
 from brimful.programs.settings import settings_file
 
 TRAINS = "train.py --model_name_or_path gpt2 --block_size 8 --per_device_train_batch_size 1"
