@@ -195,7 +195,7 @@ def test_machines_of_one_gpu_each_and_the_network_between_them_are_named(capsys)
     assert code == 0
     nodes = re.search(r"take (\d+)x1xgh200: ", told)[1]
     assert f"machines {nodes} of one GPU each" in told
-    assert "adamw, network ib-ndr-400" in told
+    assert "adamw, network ib-ndr-400 (all: -v)" in told
     assert len(out.splitlines()) <= 12
 
 

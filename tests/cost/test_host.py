@@ -240,7 +240,7 @@ def test_the_headline_of_a_host_is_what_training_takes(capsys):
     train = json.loads(made)["host"]["predicted_training_bytes"]
     told = " ".join(said.split())
     assert f"{format_bytes(train)} of 2.00 GiB, short by {format_bytes(train - 2 * GIB)}" in told
-    assert "are what PyTorch rounds pinned blocks up by" in told
+    assert "round pinned blocks up to powers of two" in told
     assert "Brimful's own takes" in told
 
 

@@ -175,6 +175,7 @@ echo $LAYERS $HEADS $BATCH ${TP:-1} ${LR:-none}
         ("", "echo 32 32 2 1 none"),
         ("13b", "echo 40 40 2 8 none"),
         ("70b --lr 3", "echo 80 40 2 8 3"),
+        ("70b a b c d e f g h --lr 3", "echo 80 40 2 8 3"),  # eleven, of which 9 are no fewer
     ],
 )
 def test_a_branch_is_taken_where_its_test_holds(tmp_path, given, said):

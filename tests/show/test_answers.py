@@ -72,6 +72,19 @@ def test_what_nobody_typed_is_said_in_a_line_and_what_was_typed_is_not(capsys):
     assert not any(line.startswith("assumed ") for line in answered(capsys, f"{ask} {typed}")[1])
 
 
+def test_what_is_assumed_takes_three_lines_and_all_of_them_with_v(capsys):
+    ask = "estimate gemma-3-4b --gpus 2xrtx-3060 --card-memory 10GB --method lora"
+    told = answered(capsys, ask)[1]
+    start = next(place for place, line in enumerate(told) if line.startswith("assumed "))
+    lines = [told[start], *itertools.takewhile(lambda line: line[:1] == " ", told[start + 1 :])]
+    assert len(lines) == 3
+    left = re.search(r", (\d) more \(all: -v\)$", paragraph(lines))
+    whole = re.search(r"assumed (.*?) \(all: -v\)", paragraph(answered(capsys, f"{ask} -v")[1]))
+    kept = paragraph(lines).removeprefix("assumed ")[: left.start() - len("assumed ")]
+    assert all(words in whole[1] for words in kept.split(", "))
+    assert len(whole[1]) > len(kept) + 20
+
+
 def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     code, lines = answered(
         capsys,

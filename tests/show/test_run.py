@@ -2,12 +2,15 @@
 
 import pytest
 
+from brimful.cli.assumed import run_of
+from brimful.cli.main import parser_of
+from brimful.cli.resolved import Asked
 from brimful.cost.money import Price, Prices, cost_of
 from brimful.hardware.gpus import load_cluster
 from brimful.show.run import speed_facts, would_be_facts
 from brimful.show.summary import Fact
 from brimful.show.terminal import fact_lines, speed_hidden
-from samples import make_job
+from samples import make_job, make_strategy
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,23 @@ def test_a_share_that_rounds_to_nothing_is_there():
     for share, words in ((0.001, "under 1%"), (0.012, "1%")):
         (fact,) = speed_facts(make_job(), None, 0.1, cluster=cluster, network_share=share)
         assert fact.text.endswith(f"; {words} of it waits for the network")
+
+
+def test_what_is_compiled_and_has_no_time_is_bounded_by_the_same_uncompiled():
+    typed = ["llama-3.2-1b", "--gpus", "h100", "--tokens", "1B", "--deadline", "1d"]
+    args = parser_of("plan").parse_args(typed)
+    cluster = load_cluster("h100-80gb", memory_limit_bytes=None)
+    job = make_job(num_steps=100)
+    asked = Asked(job, cluster, make_strategy(compile="blocks"))
+    eager = run_of(args, asked._replace(strategy=make_strategy()), None, 0.1).fitting[0]
+    speed, run, limits = run_of(args, asked, None, None).fitting
+    assert " tokens/s or more: " in speed.text
+    assert eager.label == speed.label
+    assert run.text.endswith(", at most")
+    assert limits.text.startswith("the deadline is not checked: how much faster")
+
+
+def test_a_simulated_pipeline_has_no_time_whatever_links_its_gpus():
+    cluster = load_cluster("8xb200", memory_limit_bytes=None)
+    (fact,) = speed_facts(make_job(), None, None, cluster=cluster, is_staged=True)
+    assert fact.text == "unknown: of a simulated pipeline one device is recorded"

@@ -345,19 +345,24 @@ def run_of(
     ``args``: the flags: a length and prices may be among them. ``estimate``: what was predicted;
     None: only the time of a step is known. ``step_s``: seconds per optimizer step; None: unknown.
     """
+    from brimful.cli.limits import unchecked_facts
     from brimful.cost.money import cost_of
     from brimful.cost.network import waiting_share
     from brimful.show.run import RunFacts, bound_facts, speed_facts, would_be_facts
 
-    job, cluster, _ = asked
+    job, cluster, strategy = asked
     if step_s is None and (eager_s := _eager_step_s(asked)) is not None:
         cost = cost_of(job, cluster, eager_s, prices_from(args))
         bounds = bound_facts(job, cost, eager_s, is_length_given=is_length_given(args))
-        return RunFacts(bounds, bounds[:1])
+        limits = unchecked_facts(args, "how much faster it is compiled is not known")
+        return RunFacts((*bounds, *limits), bounds[:1])
     share = None
     if estimate is not None and cluster.num_nodes > 1 and step_s:
         share = waiting_share(*asked, step_s)
-    speed = speed_facts(job, estimate, step_s, cluster=cluster, network_share=share)
+    speed = speed_facts(
+        job, estimate, step_s, cluster=cluster, network_share=share,
+        is_staged=strategy.pp > 1 and estimate is None,
+    )  # fmt: skip
     cost = cost_of(job, cluster, step_s, prices_from(args))
     would_be = would_be_facts(
         job, cost, step_s, num_devices=cluster.num_devices, is_length_given=is_length_given(args)

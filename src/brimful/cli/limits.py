@@ -75,7 +75,7 @@ def refuse_limits(args: argparse.Namespace, why: str) -> None:
 def unchecked_facts(args: argparse.Namespace, why: str) -> tuple[Fact, ...]:
     """Say that no limit is checked; nothing where none was given."""
     named = {"deadline": "the deadline", "money_budget": "the budget"}
-    given = [words for name, words in named.items() if getattr(args, name) is not None]
+    given = [words for name, words in named.items() if getattr(args, name, None) is not None]
     verb = "is" if len(given) == 1 else "are"
     return (Fact("limits", f"{' and '.join(given)} {verb} not checked: {why}"),) if given else ()
 

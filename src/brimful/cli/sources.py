@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from brimful.export.leaves import Read
     from brimful.show.summary import Fact
 
-IN_A_NODE = 8
-"""GPUs of a node, of which there are several where a file says more."""
 MOST_LETTERS = 48
 """Of keys that are named beside a verdict, in a line; all of them stand below."""
 
@@ -48,7 +46,8 @@ def take_gpus(args: argparse.Namespace) -> None:
     if args.source is None or args.gpus is None:
         return
     from brimful.export.read_source import content_of
-    from brimful.hardware.names import split_counts
+    from brimful.hardware.datasheets import datasheets
+    from brimful.hardware.names import find_gpu, split_counts
     from brimful.programs.counted import gpus_of
     from brimful.programs.settings import name_of
 
@@ -57,8 +56,9 @@ def take_gpus(args: argparse.Namespace) -> None:
         return
     where, num = name_of(args.source), typed.num_nodes * typed.per_node
     if typed.gpu == str(args.gpus).strip().lower():
-        nodes, rest = divmod(found.num, IN_A_NODE)
-        counts = f"{nodes}x{IN_A_NODE}" if nodes > 1 and not rest else f"{found.num}"
+        sheet = datasheets().get(find_gpu(typed.gpu))
+        nodes, rest = (0, 0) if sheet is None else divmod(found.num, sheet.per_node)
+        counts = f"{nodes}x{sheet.per_node}" if sheet and nodes > 1 and not rest else f"{found.num}"
         args.gpus = f"{counts}x{typed.gpu}"
         parsing.note_once(f"{where} says {found.num} GPUs ({found.words}): --gpus {args.gpus}")
     elif found.num != num:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+_ASKS_FOR_LOCALS = frozenset({"locals", "vars", "dir"})
 _PACKAGES = ("site-packages", "dist-packages")
 _OURS = str(Path(__file__).parents[1])
 """This package."""
@@ -69,11 +70,12 @@ def variable_of(value: object) -> str:
 def _locals_of(frame: Any) -> dict[str, Any]:
     """Return a function's variables, and let go of the copy that Python 3.11 keeps of them.
 
-    It would hold what the script no longer does.
+    It would hold what the script no longer does; but who asks for ``locals()`` has that copy.
     """
-    found = frame.f_locals
+    found, code = frame.f_locals, frame.f_code
     names = {**found}
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(found, dict):
+    is_ours = code.co_flags & inspect.CO_OPTIMIZED and not _ASKS_FOR_LOCALS & {*code.co_names}
+    if is_ours and isinstance(found, dict):
         found.clear()
     return names
 

@@ -207,7 +207,7 @@ class _Block:
         self.was_live = self.is_live = is_live
         self.is_taken: bool | None = False
         self.subject: str | None = ""
-        self.num_given: tuple[str, ...] = ()
+        self.num_given = 0
 
     def choose(self, is_so: bool | None) -> None:  # noqa: FBT001 - what a test says
         """Begin a branch that runs where a test holds and no branch before it runs."""
@@ -330,7 +330,7 @@ class _Shell:
         """Take what stands behind the word that begins a block, and have its test run."""
         self._status = None
         block.is_live, block.is_taken = block.was_live, False
-        block.num_given = self._words.variables.get("#", ())
+        block.num_given = len(self._words.variables.get("@", ()))
         if block.kind == "for":
             self._loop()
         elif block.kind == "case":
@@ -342,7 +342,7 @@ class _Shell:
     def _goes_again(self, block: _Block) -> bool:
         """Whether a loop that takes words off what the script is given has more of them."""
         is_sure = block.was_live and block.is_taken is True
-        return is_sure and self._words.variables.get("#", ()) < block.num_given
+        return is_sure and len(self._words.variables.get("@", ())) < block.num_given
 
     def _next_word(self) -> list[str]:
         """Take the next word of the same line."""

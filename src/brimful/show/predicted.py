@@ -111,16 +111,16 @@ def host_facts(
     words = f"the host is short, {which}: give one with more memory (--host-memory)"
     if made is None or made.num_processes > 1:
         words = f"{words}, or fewer GPUs to a node"
-    facts = [Fact("instead", words)]
+    facts, rounding = [Fact("instead", words)], list[Fact]()
     if rounded > LEAST_ROUNDED * host.used_bytes:
-        words = f"{format_bytes(rounded)} are what PyTorch rounds pinned blocks up by, to powers of"
-        words += f" two; {format_bytes(host.used_bytes - rounded)} without"
-        facts.insert(0, Fact("of it", words))
+        words = f"{format_bytes(rounded)} round pinned blocks up to powers of two"
+        words += f"; {format_bytes(host.used_bytes - rounded)} without"
+        rounding = [Fact("of it", words)]
     most = 0 if made is None else int(made.predicted_host_bytes.low)
     if most > host.used_bytes:
         words = f"Brimful's own takes {format_bytes(most)} of the host; others save their own way"
         facts.append(Fact("saving", words))
-    return tuple(facts)
+    return (*facts, *rounding)
 
 
 def offloaded_bytes(estimate: Estimate | None) -> int:

@@ -34,13 +34,14 @@ class RunFacts(NamedTuple):
     would_be: tuple[Fact, ...] = ()
 
 
-def speed_facts(
+def speed_facts(  # noqa: PLR0913 - a speed, and what is said beside it
     job: Job,
     estimate: Estimate | None,
     step_s: float | None,
     *,
     cluster: Cluster,
     network_share: float | None = None,
+    is_staged: bool = False,
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
@@ -48,13 +49,16 @@ def speed_facts(
     per optimizer step; None: unknown. ``cluster``: on which it runs; by its rates a step is
     predicted, whoever counted its work, and of several devices it is said what passes on each,
     where there is room. ``network_share``: of a step, that waits for the network
-    between nodes; None: there is none, or nobody knows.
+    between nodes; None: there is none, or nobody knows. ``is_staged``: whether it is a pipeline
+    that was simulated, which has no time (``simulate.attempt.is_timed``).
     """
     device, num_devices = cluster.device, cluster.num_devices
     if step_s is None:
         kind = matrix_type(device, job.precision)
         share = efficiency_of(device).matrix_shares.get(kind)
         is_rated = num_devices > 1 and share and matrix_rate(device, job.precision)
+        if is_staged and is_rated:
+            return (Fact("speed", "unknown: of a simulated pipeline one device is recorded"),)
         whose = "what links these GPUs" if is_rated else "this GPU in this precision"
         return (Fact("speed", f"unknown: no rates are known of {whose}"),)
     band = around(step_s, device)
