@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-_ASKS_FOR_LOCALS = frozenset({"locals", "vars", "dir"})
 _PACKAGES = ("site-packages", "dist-packages")
+_REFERENCES_OF_OURS = 3
+"""To a copy that only its frame has: the frame's, the reader's variable, and the count's own."""
 _OURS = str(Path(__file__).parents[1])
 """This package."""
 _STANDARD = (sysconfig.get_path("stdlib"), "<frozen")
@@ -70,12 +71,12 @@ def variable_of(value: object) -> str:
 def _locals_of(frame: Any) -> dict[str, Any]:
     """Return a function's variables, and let go of the copy that Python 3.11 keeps of them.
 
-    It would hold what the script no longer does; but who asks for ``locals()`` has that copy.
+    It would hold what the script no longer does; but a script that keeps ``locals()`` has it too.
     """
-    found, code = frame.f_locals, frame.f_code
+    found = frame.f_locals
     names = {**found}
-    is_ours = code.co_flags & inspect.CO_OPTIMIZED and not _ASKS_FOR_LOCALS & {*code.co_names}
-    if is_ours and isinstance(found, dict):
+    is_ours = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(found, dict)
+    if is_ours and sys.getrefcount(found) <= _REFERENCES_OF_OURS:
         found.clear()
     return names
 
