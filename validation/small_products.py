@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from products_draws import LEAST_TECHNIQUES, Shapes, check_run, draw, techniques
 from sampler import Range
 
+from brimful.build.assemble import build_skeleton
 from brimful.errors import InputError, UnsupportedError
 from brimful.techniques.dropout import drops
 from brimful.techniques.optimizers import OPTIMIZERS
@@ -136,6 +137,8 @@ def _more(rng: random.Random, case: Case) -> Case:
         strategy = replace(strategy, fsdp=1)
     more = Case(job=check_job(job), strategy=check_strategy(job, strategy), kernels=case.kernels)
     check_run(more)
+    if job.keep_fp32:  # whether the model has such a module its modules tell
+        build_skeleton(more.job, more.strategy)
     return more
 
 
