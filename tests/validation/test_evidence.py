@@ -69,7 +69,7 @@ LEAST_ROWS = {
     "techniques": 56,
     "quality": 21,
     "hf_trainer": 7,
-    "parallel_parity": 130,
+    "parallel_parity": 220,
     "ranks": 120,
     "reshard": 28,
     "lost_workers": 30,
