@@ -47,7 +47,8 @@ def assumed_facts(
         "beta1": f"momentum {job.beta1:g} (--beta1 0 keeps no state)" if rule.is_momentum else "",
         "network": _network_words(args),
     }
-    words = [text for name, text in chosen.items() if text and getattr(args, name) is None]
+    words = ["a run of a billion tokens"] if getattr(args, "is_length_assumed", False) else []
+    words += [text for name, text in chosen.items() if text and getattr(args, name) is None]
     words += [*_encoder_words(job), *_kernel_words(args, job)]
     words += [*(_speed_words(args) if is_timed else []), *_dropout_words(args, job)]
     words += [*(_link_words(args) if is_timed else []), *_router_words(job)]

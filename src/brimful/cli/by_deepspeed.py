@@ -30,15 +30,13 @@ def is_meant(args: argparse.Namespace, source: Mapping[str, object]) -> bool:
 def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
     """Predict what the flags say, as ``brimful estimate --engine deepspeed`` does."""
     from brimful.cli import estimate
-    from brimful.cli.main import parser_of
+    from brimful.cli.main import as_verb
 
     args.engine = ENGINE
     if not args.json:
         show_source()
-    told = parser_of("estimate").parse_args([args.model])
-    for name, value in vars(args).items():
-        if hasattr(told, name) and name not in {"source", "output"}:
-            setattr(told, name, value[0] if isinstance(value, list) else value)
+    told = as_verb("estimate", args)
+    told.source = None  # its settings are flags by now
     if told.activation_checkpointing is None:
         told.activation_checkpointing = _AC
         note(f"brimful: --ac {_AC} is assumed, which no JSON of DeepSpeed says")

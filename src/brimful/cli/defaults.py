@@ -59,6 +59,13 @@ MAX_GPUS, MAX_NODES = 64, 8
 needs them, up to ``MOST_GPUS``."""
 MOST_GPUS = 1024
 MARKET = "secure"
+ROWS_EACH = 8
+"""Of a global batch that a search divides, for each device: ``per_device_train_batch_size`` of
+transformers' Trainer, where nobody says another."""
+MOST_ROWS = 64
+"""Of such a batch in all, where that is a row for each device or more."""
+SHOP_TOKENS = 10**9
+"""Of a run of which nobody says how long it is: which GPU it needs hangs on that little."""
 SHOP_GLOBAL_BATCH = 256
 """Where nobody says how many samples a step sees, and the devices that share them are what is asked
 for: enough for hundreds of them."""
@@ -93,6 +100,12 @@ def seq_len(model: ModelSpec) -> int:
     return min(model.max_seq_len, LONGEST_SEQ_LEN)
 
 
+def rows_each(num_devices: int) -> int:
+    """Return how many rows each device has of a batch that nobody names, and a search divides."""
+    most = max(1, min(ROWS_EACH, MOST_ROWS // num_devices))
+    return int(2 ** (most.bit_length() - 1))
+
+
 def warmup_steps(num_steps: int) -> int:
     """Return the warm-up of a job that names none."""
     return int(WARMUP_SHARE * num_steps)
@@ -123,7 +136,7 @@ WITHOUT: dict[str, str] = {
     "packing": "default: wrapped text, one row per chat or labelled sample",
     "num_labels": "default: its own",
     "seq_len": f"default: what the model covers, at most {LONGEST_SEQ_LEN}",
-    "global_batch": "default: one micro-batch",
+    "global_batch": f"default: one micro-batch; of plan {ROWS_EACH} rows a GPU, {MOST_ROWS} in all",
     "steps": f"default {NUM_STEPS}",
     "epochs": f"default {NUM_EPOCHS}",
     "learning_rate": f"default {LEARNING_RATE:g}",

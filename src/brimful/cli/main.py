@@ -74,6 +74,18 @@ def parser_of(verb: str) -> Parser:
     return parser
 
 
+def as_verb(verb: str, args: argparse.Namespace) -> argparse.Namespace:
+    """Return flags as those of another verb, which has its own defaults for what they lack.
+
+    Of several values the first is taken; nothing is written.
+    """
+    told = parser_of(verb).parse_args([args.model] if args.model else [])
+    for name, value in vars(args).items():
+        if hasattr(told, name) and name != "output":
+            setattr(told, name, value[0] if isinstance(value, list) else value)
+    return told
+
+
 def usage() -> str:
     """List the verbs."""
     lines = [f"  {verb:10s} {what}" for verb, what in VERBS.items()]

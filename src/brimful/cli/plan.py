@@ -55,6 +55,7 @@ HELP = "find the fastest strategy that fits; a strategy flag pins it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's flags."""
+    parser.set_defaults(is_searched=True)
     flags.add_model(parser, optional=True)
     flags.add_job(parser)
     flags.add_strategy(parser, searched=True)

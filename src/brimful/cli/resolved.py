@@ -189,9 +189,7 @@ def job_from(
     model = model_from(args) if model is None else model
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     num_devices = count_devices(_or(args.gpus, defaults.GPUS))
-    each = _or(args.micro_batch, defaults.MICRO_BATCH)
-    largest = max(each) if isinstance(each, list) else each
-    global_batch = _or(args.global_batch, max(1, num_devices) * largest)
+    global_batch = _or(args.global_batch, _batch_from(args, max(1, num_devices)))
     task = _task_from(args, model)
     rows = 2 if task == PREFERENCE else 1
     num_steps = num_steps_from(args, model, task, global_batch, seq_len * rows)
@@ -398,6 +396,17 @@ def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
                 f"--{name.replace('_', '-')} {given} is not what the run began with, {began}; "
                 f"leave it out to go on, or choose another --out"
             )
+
+
+def _batch_from(args: argparse.Namespace, num_devices: int) -> int:
+    """Return the global batch of a job that names none: a micro-batch on each device.
+
+    Where a search chooses the micro-batch it is enough rows to choose among.
+    """
+    if args.micro_batch is None and getattr(args, "is_searched", False):
+        return num_devices * defaults.rows_each(num_devices)
+    each = _or(args.micro_batch, defaults.MICRO_BATCH)
+    return num_devices * (max(each) if isinstance(each, list) else each)
 
 
 _OF_STATES = (1, 2)

@@ -398,7 +398,10 @@ def _plainest(args: argparse.Namespace) -> resolved.Asked:
 
 
 def pins_from(args: argparse.Namespace) -> "list[Pins]":
-    """Return what is fixed: one value of each flag, or every combination of lists."""
+    """Return what is fixed: one value of each flag, or every combination of lists.
+
+    What shards most is the first, which has room where others may have none.
+    """
     from brimful.search.pins import Pins
     from brimful.search.space import possible
     from brimful.values.strategy import default_reference
@@ -412,4 +415,5 @@ def pins_from(args: argparse.Namespace) -> "list[Pins]":
     choices = [Pins(*values) for values in product(*lists)]
     if len(choices) == 1:
         return choices
-    return possible(job, choices, resolved.cluster_from(args).num_devices)
+    every = possible(job, choices, resolved.cluster_from(args).num_devices)
+    return sorted(every, key=lambda each: -(each.zero or 0))

@@ -250,13 +250,12 @@ def job_from(
 ) -> "Job":
     """Return the job; how many GPUs share its batch is not known yet.
 
+    A run of which nobody says how long it is has as many tokens as ``plan`` tells the price of.
     ``model``: what is trained, where its name was resolved already.
     """
     args.gpus = args.micro_batch = None
     if not is_length_said(args):
-        raise InputError(
-            "how long the run is decides what it costs; give --tokens, --rows or --steps"
-        )
+        args.tokens, args.is_length_assumed = defaults.SHOP_TOKENS, True
     batch = args.global_batch
     args.global_batch = goods.batch_for(args) if batch is None else batch
     job = resolved.job_from(args, devices, model)

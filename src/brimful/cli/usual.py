@@ -17,6 +17,7 @@ from brimful.hardware.cluster import Cluster, Device
 from brimful.hardware.gpus import LOCAL
 from brimful.models.attention_source import missing_kernels
 from brimful.models.kernels import attentions_of, check_taken, left_out
+from brimful.techniques.deepspeed import AS_DEEPSPEED
 from brimful.techniques.fused_kernels import FusedKernels
 from brimful.techniques.kernel_support import (
     Place,
@@ -53,6 +54,8 @@ def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Preci
     job: one kind, or all that are compared.
     """
     chosen, reason = usual_precision(devices)
+    if getattr(args, "engine", None) == "deepspeed":
+        chosen = AS_DEEPSPEED.get(chosen, chosen)
     if args.precision is not None:
         asked = cast("Precision", args.precision)
         if emulated := _why_emulated(asked, devices):

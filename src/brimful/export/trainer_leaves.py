@@ -13,6 +13,7 @@ from brimful.export.deepspeed import COSINE_ENDS_AT
 from brimful.export.leaves import Leaves, Read, find_file, named_file
 from brimful.export.read_deepspeed import read_deepspeed, read_settings
 from brimful.export.shipped_settings import shipped
+from brimful.techniques.deepspeed import AS_DEEPSPEED
 from brimful.techniques.optimizers import DEFAULT, OPTIMIZERS, OTHERS, SQUEEZED, squeezed
 from brimful.values.job import ALL_LINEAR
 
@@ -44,8 +45,6 @@ _NUMBERS = {
     "max_grad_norm": "clip",
 }
 DEEPSPEED = "deepspeed"
-_AS_DEEPSPEED = {"bf16-mixed": "bf16-master", "fp16-mixed": "fp16-master"}
-"""Recipes of a program that hands them to DeepSpeed."""
 _ENABLED = ".enabled"
 """How the key ends by which DeepSpeed's JSON says a recipe."""
 
@@ -260,7 +259,7 @@ def as_engine_runs(leaves: Leaves, other: Read | None) -> None:
     if any(each.flag == "precision" and each.key.endswith(_ENABLED) for each in settings):
         leaves.taken = [each for each in leaves.taken if each.flag != "precision"]
     leaves.taken = [
-        msgspec.structs.replace(each, value=_AS_DEEPSPEED.get(each.value, each.value))
+        msgspec.structs.replace(each, value=AS_DEEPSPEED.get(each.value, each.value))
         if each.flag == "precision"
         else each
         for each in leaves.taken

@@ -50,6 +50,8 @@ _LONGEST = 100
 _MAX_DIGITS = 9
 _MOST_HINTS = 3
 _ALIKE = 0.75
+_A_SLIP = 0.85
+"""So alike is a name to the one that was meant: one letter of seven or more."""
 _USUAL_BYTES = {
     "3050": 8 * GIB, "3060": 12 * GIB, "4060": 16 * GIB, "5060": 16 * GIB, "a100": 80 * GIB,
     "a800": 80 * GIB, "h20": 96 * GIB, "v100": 16 * GIB,
@@ -221,10 +223,22 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     names = [*sorted(datasheets(), key=is_built_in), *known]
     near = _of_one_family(chips, names)
     if not near and not any(map(_generation, chips)):
-        near = difflib.get_close_matches(name, names, n=_MOST_HINTS, cutoff=_ALIKE)
+        near = [each for each in names if _alike(name, each) >= _ALIKE]
+    if not any(chips & _parts(each).chip for each in near):  # else it is the form that is none's
+        near.sort(key=lambda each: -_alike(name, each))
     hint = f"did you mean {' or '.join(near[:_MOST_HINTS])}? " if near else ""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    return UnknownNameError(f"unknown GPU {shown!r}; {hint}brimful gpus lists them")
+    is_slip = bool(near) and _alike(name, near[0]) >= _A_SLIP
+    return UnknownNameError(
+        f"unknown GPU {shown!r}; {hint}brimful gpus lists them",
+        nearest={"gpus": near[0]} if is_slip else None,
+    )
+
+
+def _alike(name: str, key: str) -> float:
+    """Return how alike a name and a GPU's are, with its memory and without; 1: the same."""
+    spellings = (key, _MEMORY.sub("", key).rstrip("- "))
+    return max(difflib.SequenceMatcher(None, name, each).ratio() for each in spellings)
 
 
 def with_memory(text: str, memory_bytes: int) -> str:

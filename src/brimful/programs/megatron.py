@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.errors import InputError
+from brimful.errors import InputError, NotInstalledError
 from brimful.megatron.command_line import Kind
 from brimful.megatron.layout import KEEPS_NARROW
 from brimful.megatron.pipeline import kinds_of_stages
@@ -293,7 +293,7 @@ def _script(named: str) -> str:
     if others:
         missing.append(f"pip install {' '.join(others)}")
     if missing:
-        raise InputError(
+        raise NotInstalledError(
             f"Megatron-LM runs here as it is, and something of it is not installed: "
             f"{' && '.join(missing)}; then give the script's path in --from. brimful estimate "
             f"--from '...' has formulas for much of it, and needs none of that"

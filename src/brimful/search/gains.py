@@ -9,8 +9,8 @@ from brimful.cost.formula import told_beside
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.search.offers import Offer, offers
+from brimful.search.offloading import solve_offloading
 from brimful.search.pins import Pins
-from brimful.search.solve import solve
 from brimful.search.table import Objective
 from brimful.units import format_bytes, format_seconds, format_signed_percent
 from brimful.values.job import check_job
@@ -72,7 +72,7 @@ def gains(plan: Plan, search: Search) -> tuple[Gain, ...]:
 def _gain(offer: Offer, plan: Plan, search: Search) -> Gain:
     try:
         check_job(offer.job)
-        found = solve(
+        found = solve_offloading(
             offer.job,
             search.cluster,
             search.pins,

@@ -66,7 +66,7 @@ def shop_summary(
         *_why(limits, best),
         *_over(choice),
         *_safer(found, limits, choice),
-        *_one_node(found),
+        *_one_node(found, best),
         *_enough(job, limits, choice),
     )  # fmt: skip
     pairs = list(zip(found.owned, owned, strict=True))
@@ -234,9 +234,11 @@ def _fastest_of(found: Market, limits: Limits, best: Option) -> list[Option]:
     return sorted(faster, key=lambda each: each.predicted_days)[:1]
 
 
-def _one_node(found: Market) -> tuple[Fact, ...]:
+def _one_node(found: Market, best: Option) -> tuple[Fact, ...]:
     """Name the best machine where what is taken is several, with a network between them."""
-    return () if found.one_node is None else (Fact("one node", _told(found.one_node)),)
+    if found.one_node in {None, best}:
+        return ()
+    return (Fact("one node", _told(found.one_node)),)
 
 
 def _second(found: Market) -> tuple[Fact, ...]:

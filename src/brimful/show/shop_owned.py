@@ -91,8 +91,8 @@ def yours_fact(owned: Option, best: Option, own: Ownership) -> Fact:
             f"{_same_rented(owned, best, own)}; what the GPU costs is not in it"
         )
         short = f"{owned.gpus}: {both_words(owned)} of electricity alone, {less} than to rent"
-        if own.break_even_hours is not None:
-            words += f": {own.break_even_hours:,.0f} hours against renting one pay that back"
+        words += paid_back(own, rent)
+        short += paid_back(own, rent).partition(", which is")[0]
     return Fact("yours", words, short)
 
 
@@ -117,12 +117,14 @@ def paid_back(own: Ownership, rent_usd: float) -> str:
     buy + electricity r = rent r: after r = buy / (rent - electricity) runs.
     """
     electricity, a_month = own.predicted_electricity_usd, own.hours_per_month
-    if own.buy_usd is None or electricity is None or not a_month:
+    if own.buy_usd is None or electricity is None:
         return ""
     if rent_usd <= electricity:
         return "; never paid back: its electricity alone costs no less"
     runs = own.buy_usd / (rent_usd - electricity)
     hours = runs * own.predicted_days * DAY_S / HOUR_S
+    if not a_month:
+        return f"; that is paid back after {hours:,.0f} hours, which is {runs:,.0f} such runs"
     served = f", of {own.months:,.0f} that it serves" if own.months else ""
     return (
         f"; paid back against that after {hours:,.0f} hours, {hours / a_month:,.0f} months of such "

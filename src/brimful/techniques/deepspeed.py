@@ -12,6 +12,10 @@ DEEPSPEED_OFFLOADS = ("none", "optimizer", "parameters")
 DEEPSPEED_PRECISIONS: tuple[Precision, ...] = (
     "fp32", "tf32", "bf16-mixed", "bf16-master", "fp16-master",
 )  # fmt: skip
+AS_DEEPSPEED: dict[Precision, Precision] = {
+    "bf16-mixed": "bf16-master", "fp16-mixed": "fp16-master",
+}  # fmt: skip
+"""What 16 bits are in its JSON, of a program that has autocast without it."""
 DEEPSPEED_TASKS: tuple[Task, ...] = (
     "causal-lm", "chat", "masked-lm", "seq2seq", "sequence-classification",
 )  # fmt: skip

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
 from brimful.search.shop.values import DAY_S, Limits, Market, Option
 
+WORTH_SEVERAL = 1.1
+"""By so much one machine may cost more than several that are as good: these have to be set up, and
+paid while they are."""
 SOON_DAYS = 1.0
 """A day: over night is fast enough for who has said what to spend, and not how soon."""
 
@@ -40,13 +43,18 @@ class Point(NamedTuple):
 def choose(found: Market, limits: Limits) -> Choice | None:
     """Choose from the frontier: what it beats is never better; see ``taken``.
 
+    One machine is taken for several where it costs little more.
+
     Returns the choice; None where nothing has a price and a time.
     """
     if not found.frontier:
         return None
     points = [point_of(option) for option in found.frontier]
     place = taken(points, limits)
-    point, best = points[place], found.frontier[place]
+    best = found.frontier[place]
+    if _is_enough(found.one_node, best, limits):
+        best = found.one_node
+    point = point_of(best)
     band = best.predicted_usd_band
     slow = Point(best.predicted_days_band.high, math.inf if band is None else band.high)
     return Choice(
@@ -56,6 +64,14 @@ def choose(found: Market, limits: Limits) -> Choice | None:
         over_usd=_over(point.usd, limits.budget_usd),
         band_meets=_worst(slow, limits) <= 1,
     )
+
+
+def _is_enough(one: Option | None, best: Option, limits: Limits) -> TypeGuard[Option]:
+    """Whether one machine does what several were taken for, for little more."""
+    if one is None or _worst(point_of(one), limits) > 1:
+        return False
+    is_cheapest = limits.deadline_s is not None or limits.budget_usd is None
+    return is_cheapest and point_of(one).usd <= WORTH_SEVERAL * point_of(best).usd
 
 
 def taken(points: Sequence[Point], limits: Limits) -> int:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from brimful.cost.money import HOUR_S
+from brimful.hardware.datasheets import datasheets
 from brimful.search.shop.choose import Point, rank
 from brimful.search.shop.looks import Cell, closer, settled, unbarred
 from brimful.search.shop.shelf import Shelf
@@ -16,10 +17,16 @@ MAX_LOOKS = 6
 def smallest(shelf: Shelf, seen: Sequence[Cell], limits: Limits) -> Cell | None:
     """Return the cell of the fewest GPUs that holds within what was asked; None: none was found.
 
+    Of as many it is the cheapest, or the one with the least memory where nothing but room is asked.
     ``seen``: all of them, as far as they are known.
     """
     num_steps, looks = shelf.request.job.num_steps, 0
-    ordered = sorted(seen, key=lambda one: (one.cluster.num_devices, one.usd))
+
+    def order(one: Cell) -> tuple[int, float, float]:
+        memory = datasheets()[one.kind.name].memory_bytes if limits.are_none else 0
+        return one.cluster.num_devices, memory, one.usd
+
+    ordered = sorted(seen, key=order)
     for one in map(unbarred, ordered):
         if one.why_not or not _meets(one, limits, num_steps):
             continue
