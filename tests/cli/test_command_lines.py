@@ -141,3 +141,15 @@ def test_a_builder_that_is_not_known_asks_for_a_model(brimful, tmp_path):
     said = brimful("plan", "--gpus", "h100", "--from", path)
     assert said.code == 2
     assert "builds torchtune.models.llama2.llama2, which is no model that is known" in said.err
+
+
+def test_where_megatron_is_not_installed_its_formulas_answer(brimful):
+    line = (
+        "pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --bf16 "
+        "--seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --vocab-size 32000 "
+        "--global-batch-size 2"
+    )
+    said = brimful("simulate", "--gpus", "2xh100", "--from", line)
+    assert (said.code, said.err.count("something of it is not installed")) == (2, 1)
+    assert said.out.startswith("instead   predicted by formulas")
+    assert "\nFITS " in said.out

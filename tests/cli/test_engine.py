@@ -120,6 +120,18 @@ def test_a_file_that_offloads_parameters_on_several_gpus_is_answered_by_deepspee
     assert "DeepSpeed ZeRO-3" not in adapted.out
 
 
+def test_sixteen_bits_that_the_file_leaves_open_are_those_of_deepspeed(brimful, tmp_path):
+    away = {"device": "cpu"}
+    stage = {"stage": 3, "offload_optimizer": away, "offload_param": away}
+    content = {"bf16": {"enabled": "auto"}, "zero_optimization": stage}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(content), "utf-8")
+    asked = ("plan", "qwen2.5-0.5b", "--gpus", "4xrtx-a6000", "--seq-len", "512")
+    said = brimful(*asked, "--host-memory", "256GB", "--from", str(path))
+    assert (said.code, "DeepSpeed ZeRO-3 over 4 GPUs" in said.out) == (0, True)
+    assert "bf16-master" in said.out
+
+
 @pytest.mark.parametrize(
     ("optimizer", "parameters", "is_told"),
     [

@@ -31,7 +31,8 @@ def test_what_a_file_runs_into_is_said_beside_it(brimful, tmp_path):
 
 def test_what_is_written_is_judged_with_what_the_allocator_holds(brimful, tmp_path):
     plan = tmp_path / "plan.yaml"
-    asked = ("llama-3.2-1b", "--gpus", "2xrtx-4090", "--loss-chunks", 16, "--ac", "none")
+    asked = ("llama-3.2-1b", "--gpus", "2xrtx-4090", "--loss-chunks", 16, "--ac", "none",
+             "--global-batch", 2)  # fmt: skip
     assert brimful("plan", *asked, "--no-proof", "-o", plan).code == 0
     text = brimful("export", plan, "--to", "hf-trainer").out
     assert "# as written here TIGHT" in text

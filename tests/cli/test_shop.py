@@ -8,6 +8,8 @@ from argparse import Namespace
 
 import pytest
 
+from msgspec.structs import replace
+
 from brimful.cli.goods import kinds_from
 from brimful.cli.main import main
 from brimful.cli.shop import in_dollars
@@ -147,6 +149,26 @@ def test_months_until_paid_back_are_runs_of_what_they_save():
         "; paid back against that after 8,400 hours, 210 months of such use, of 24 that it serves"
     )
     assert "never" in paid_back(own, 5.0)
+    whenever = replace(own, hours_per_month=None, months=None)
+    assert paid_back(whenever, 9.0) == (
+        "; that is paid back after 8,400 hours, which is 175 such runs"
+    )
+
+
+def test_a_run_of_which_nobody_says_how_long_it_is_is_of_a_billion_tokens(capsys):
+    asked = [word for word in ASKED if word not in {"--tokens", "10M"}]
+    code, out, _ = run(capsys, asked=asked)
+    assert code == 0
+    assert "ANSWER    full training of tinyllama-1.1b, 1B tokens" in " ".join(out.split("\n"))
+    assert "a run of a billion tokens" in " ".join(out.split())
+
+
+def test_the_fewest_of_no_wish_are_those_with_the_least_memory(capsys):
+    """Both hold it alone, and the larger one costs less."""
+    asked = ["shop", "tinyllama-1.1b", "--seq-len", "1024", "--method", "lora", "--max-gpus", "2"]
+    kinds = ("--kinds", "rtx-3060,rtx-a5000")
+    told = run(capsys, *kinds, asked=asked)[1]
+    assert re.search(r"fewest +rtx-3060: |by kind.*rtx-3060", told, re.DOTALL)
 
 
 def test_where_the_slow_end_misses_what_was_asked_something_safer_is_named(capsys):
@@ -314,10 +336,6 @@ def test_input_that_is_wrong(capsys, more, said):
     assert said in err
     sentences = [line for line in err.splitlines() if not line.startswith("comparing GPUs")]
     assert len(sentences) == 1, "beside what is told of progress, where a machine is slow"
-
-
-def test_a_run_without_a_length_is_refused(capsys):
-    assert run(capsys, asked=["shop", "tinyllama-1.1b"])[0] == 2
 
 
 def test_two_kinds_that_are_owned_are_compared_before_what_is_rented(capsys):

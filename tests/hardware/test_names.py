@@ -145,6 +145,16 @@ def test_digits_in_another_order_are_those_that_were_meant():
         check_gpu("rtx-4900")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant", "nearest"),
+    [("rtx-4095", "rtx-4090 or", {"gpus": "rtx-4090"}), ("h101", "h100-80gb or", {})],
+)
+def test_what_is_spelt_most_alike_is_suggested_first(typed, meant, nearest):
+    with pytest.raises(UnknownNameError, match=f"did you mean {meant}") as told:
+        check_gpu(typed)
+    assert told.value.nearest == nearest
+
+
 def test_cards_of_the_same_chip_are_suggested():
     with pytest.raises(UnknownNameError, match="did you mean rtx-4080 or rtx-4080-super"):
         check_gpu("4080-ti")

@@ -59,7 +59,7 @@ def test_a_plan_is_told_in_twelve_lines(capsys, question):
 def test_what_was_asked_for_is_costed_and_what_was_not_is_a_billion_tokens(capsys):
     ask = "plan llama-3.2-1b --gpus h100 --seq-len 2048 --no-proof"
     told = paragraph(answered(capsys, f"{ask} --tokens 20B")[1])
-    assert re.search(r"run 9,765,625 steps \(20B tokens\): [\d.]+ days, [\d,]+ USD \(", told)
+    assert re.search(r"run 1,220,704 steps \(20B tokens\): [\d.]+ days, [\d,]+ USD \(", told)
     assert "run a billion tokens: " in paragraph(answered(capsys, ask)[1])
 
 

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the rules that have this in their words or names, each with its reason",
     )
     flags.add_verbose(parser)
+    parser.set_defaults(is_searched=True)
     parser.set_defaults(attention=None)  # checks choose theirs; the rest takes the usual one
     flags.add_json(parser)
 

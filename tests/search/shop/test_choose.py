@@ -4,6 +4,7 @@ import math
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from brimful.cost.money import DRAW_SHARE, Price, Prices, Purchase
 from brimful.hardware.gpus import load_cluster
@@ -74,6 +75,15 @@ def test_where_nothing_meets_it_the_nearest_is_said_with_what_is_missing():
     both = choose(ALL, Limits(deadline_s=2 * DAY_S, budget_usd=150))
     assert (both.best, both.over_days, both.over_usd) == (MIDDLE, 2, 0)
     assert choose(market_of(), Limits()) is None
+
+
+@pytest.mark.parametrize(("usd", "limits"), [(109, Limits()), (109, Limits(deadline_s=3 * DAY_S))])
+def test_one_machine_is_taken_for_several_that_cost_little_less(usd, limits):
+    pod, node = option("64xl4", 1, 100, num_gpus=64), option("8xl4", 2, usd, num_gpus=8)
+    found = replace(market_of(pod, FAST), one_node=node)
+    assert choose(found, limits).best == node
+    assert choose(found, Limits(deadline_s=1.5 * DAY_S)).best == pod  # which the other misses
+    assert choose(replace(found, one_node=option("8xl4", 2, 111)), limits).best == pod
 
 
 def test_of_what_is_done_within_a_day_the_cheapest_is_taken():
