@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful.measure.collectives import watched_collectives
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")]
 
 
 class PassesOn(TorchDispatchMode):
