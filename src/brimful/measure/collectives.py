@@ -54,10 +54,23 @@ def watched_collectives() -> Iterator[Watched]:
     watched.collectives = _added_up(events)
 
 
+def _outermost(events: list[Any]) -> Iterator[Any]:
+    """Yield events but those that lie in one of the same name: a call is seen once more below it.
+
+    What a dispatch mode passes on is dispatched again, as by selective checkpointing.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    for event in sorted(events, key=lambda each: each.start_ns()):
+        place = (event.name(), event.start_thread_id())
+        if event.start_ns() >= ends.get(place, 0):
+            ends[place] = event.start_ns() + event.duration_ns()
+            yield event
+
+
 def _added_up(events: list[Any]) -> tuple[Collective, ...]:
     calls: Counter[str] = Counter()
     num_bytes: Counter[str] = Counter()
-    for event in events:
+    for event in _outermost(events):
         name = event.name()
         if name in _SEEN or (name.startswith("gloo:") and name not in _SEEN_TWICE):
             kind, which = _SEEN.get(name, (name, 0))
