@@ -130,6 +130,7 @@ def test_trl_says_what_is_trained_too(tmp_path):
          {"zero": 2, "precision": "bf16-master"}),
         (TRAINER, {"deepspeed": {"zero_optimization": {"stage": 2}}}, {"precision": "bf16-master"}),
         (SFT, {"use_peft": False}, {"method": "full", "precision": "bf16", "lora_rank": None}),
+        (SFT, {"use_peft": False, "fsdp": "full_shard auto_wrap"}, {"precision": "bf16-mixed"}),
         (SFT, {"use_peft": False, "dtype": None}, {"precision": "bf16-mixed"}),
         (SFT, {"use_peft": False, "dtype": "auto"}, {"precision": "bf16"}),
         (SFT, {"use_peft": False, "dtype": None, "bf16": False}, {"precision": "fp32"}),

@@ -16,6 +16,7 @@ from brimful.export.read_accelerate import STAGES, STRATEGIES, strategy_named, t
 from brimful.export.trainer_leaves import (
     Batches,
     Held,
+    is_fsdp,
     names_of,
     say_adapter,
     say_precision,
@@ -56,7 +57,7 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     name = leaves.take(MODEL, str)
     _task(leaves)
     is_adapted = _method(leaves, name)
-    in_fp32 = is_adapted or _is_fsdp(leaves)
+    in_fp32 = is_adapted or is_fsdp(leaves)
     mixed = ("bf16-mixed", "fp16-mixed") if in_fp32 else ("bf16", "fp16")
     recipes = {"fp8": "fp8", "bfloat16": "bf16", "float16": "fp16", "bf16": mixed[0]}
     # Beside 16 bits it is a switch of what is left in fp32.
@@ -72,19 +73,6 @@ def read_axolotl(path: Path, content: dict[str, Any], *, num_devices: int, num_l
     take_rates(leaves, optimizer="optimizer", schedule="lr_scheduler")
     _memory(leaves, num_devices, num_layers, is_adapted=is_adapted)
     return with_deepspeed(leaves, num_devices=num_devices, num_layers=num_layers)
-
-
-def _is_fsdp(leaves: Leaves) -> bool:
-    """Whether FSDP shards, which holds what trains in fp32 beside ``bf16`` or ``fp16``.
-
-    Keys without a value, as in Axolotl's examples, are none; neither is a version alone.
-
-    Source: ``prepare_optim_env`` of Axolotl's ``utils/trainer.py``; ``fsdp2_prepare_model`` of
-    Accelerate's ``utils/fsdp_utils.py``, and ``prepare_model`` of its ``accelerator.py`` for the
-    first FSDP.
-    """
-    given = (key for key, value in leaves.rest.items() if value is not None)
-    return bool(leaves.rest.get("fsdp")) or any(key.startswith("fsdp_config.") for key in given)
 
 
 def _task(leaves: Leaves) -> None:
@@ -198,7 +186,7 @@ def _memory(leaves: Leaves, num_devices: int, num_layers: int, *, is_adapted: bo
     if takes_switch(leaves, "activation_checkpointing"):
         leaves.rest["gradient_checkpointing"] = leaves.rest.get("gradient_checkpointing") or True
     kept = take_kept(leaves, num_layers, is_adapted=is_adapted)
-    is_sharded = _is_fsdp(leaves)
+    is_sharded = is_fsdp(leaves)
     key, version = _version(leaves)
     is_flat = is_sharded and version in {None, FLAT_FSDP} and num_devices > 1
     take_of_axolotl(leaves)

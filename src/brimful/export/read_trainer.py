@@ -20,6 +20,7 @@ from brimful.export.leaves import Leaves, Read
 from brimful.export.trainer_leaves import (
     Batches,
     Held,
+    is_fsdp,
     names_of,
     numbered,
     say_adapter,
@@ -213,8 +214,9 @@ def _trl_recipe(leaves: Leaves, half: str) -> str:
     is_full = not leaves.rest.get("use_peft")
     key = "dtype" if half else "(neither bf16 nor fp16)"
     if half and is_full:
-        for switch in ("bf16", "fp16", "tf32"):
-            leaves.rest.pop(switch, None)
+        switches = [str(leaves.rest.pop(each, None)) for each in ("bf16", "fp16", "tf32")]
+        if "true" in map(str.lower, switches[:2]) and is_fsdp(leaves):
+            half, key = f"{half}-mixed", "dtype, bf16 or fp16, and fsdp"
         leaves.say("precision", half, key)
         return half
     recipe = say_precision(leaves, {"bf16": "bf16-mixed", "fp16": "fp16-mixed"})

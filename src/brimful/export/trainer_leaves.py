@@ -214,6 +214,19 @@ def names_of(leaves: Leaves, key: str) -> str | None:
     return ALL_LINEAR if stripped in (["all"], [ALL_LINEAR]) else ",".join(stripped) or None
 
 
+def is_fsdp(leaves: Leaves) -> bool:
+    """Whether FSDP shards, which holds what trains in fp32 beside ``bf16`` or ``fp16``.
+
+    Keys without a value, as in Axolotl's examples, are none; neither is a version alone.
+
+    Source: ``prepare_optim_env`` of Axolotl's ``utils/trainer.py``; ``fsdp2_prepare_model`` of
+    Accelerate's ``utils/fsdp_utils.py``, and ``prepare_model`` of its ``accelerator.py`` for the
+    first FSDP.
+    """
+    given = (key for key, value in leaves.rest.items() if value is not None)
+    return bool(leaves.rest.get("fsdp")) or any(key.startswith("fsdp_config.") for key in given)
+
+
 def say_precision(leaves: Leaves, keys: Mapping[str, str]) -> str | None:
     """Say the recipe of the first switch that is on, of ``keys`` to recipes, and return it.
 

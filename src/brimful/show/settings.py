@@ -1,5 +1,7 @@
 """A strategy in the words that people use for its settings."""
 
+from msgspec.structs import replace
+
 from brimful.allocator.config import EXPANDABLE
 from brimful.models.mixtures import known_experts
 from brimful.techniques.offload import NONE as NO_OFFLOAD
@@ -57,6 +59,9 @@ def settings_words(job: Job, strategy: Strategy) -> tuple[str, ...]:
 
 def differing_words(job: Job, strategy: Strategy, other: Strategy) -> tuple[str, ...]:
     """Say what of another strategy is not as in this one; at least that it lacks something."""
+    alike = strategy == replace(other, accumulate=strategy.accumulate)
+    if alike and _holds(strategy) and not _holds(other):
+        return ("gradients reduced after each micro-batch, without no_sync",)
     ours, theirs = settings_words(job, strategy), settings_words(job, other)
     more = tuple(word for word in theirs if word not in ours)
     return more or tuple(f"without {word}" for word in ours if word not in theirs)
