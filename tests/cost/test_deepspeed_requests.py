@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from brimful.cli.main import parser_of
 from brimful.cli.resolved import asked
-from brimful.cost import deepspeed_requests
 from brimful.cost.asked import Asked
-from brimful.cost.deepspeed_engine import pieces_of
+from brimful.cost.deepspeed_engine import fullest_rank
+from brimful.cost.deepspeed_pieces import pieces_of
 from brimful.cost.deepspeed_requests import engine_asked
 from brimful.cost.estimate import estimate
 from brimful.cost.parted_modules import Limits, Modules, PartedModules
+from brimful.techniques.deepspeed_settings import DEEPSPEEDS
 from brimful.cost.reserved import predicted_reserved
 from brimful.units import MIB
 from cost.replays import ALLOCATORS, live_peak, reserved
@@ -64,10 +65,11 @@ def test_it_is_what_its_own_code_reserves(flags):
     assert tuple(map(operator.sub, told, recorded)) == off
 
 
-def test_stage_1_makes_its_share_before_its_bucket_goes(monkeypatch):
+def test_stage_1_makes_its_share_before_its_bucket_goes():
     job, cluster, strategy = asked_with(f"{_TINY} --global-batch 8 --zero 1")
-    pieces = pieces_of(job, strategy)._replace(bucket=10_007)  # as large as nothing else
-    monkeypatch.setattr(deepspeed_requests, "pieces_of", lambda *_: pieces)
+    settings = "reduce_bucket_size:10007"  # as large as nothing else
+    strategy = replace(strategy, engine_settings=settings)
+    pieces = pieces_of(job, strategy, fullest_rank(job, strategy, cluster.device))
     requests = engine_asked(job, strategy, cluster.device).requests()
     events = requests.events.tolist()
     (share, *_), (bucket, *_) = (
@@ -94,7 +96,13 @@ def test_every_stage_has_a_likely_figure():
 
 def parted(most):
     modules = Modules(before=[ONE], blocks=[[ANOTHER], [LAST]], behind=[])
-    limits = Limits(element=1, world_size=2, bucket=100, most=most, kept=0)
+    settings = DEEPSPEEDS._replace(
+        stage3_prefetch_bucket_size=100,
+        stage3_param_persistence_threshold=0,
+        stage3_max_live_parameters=most,
+        stage3_max_reuse_distance=100,
+    )
+    limits = Limits(element=1, world_size=2, settings=settings)
     made = Asked()
     return made, PartedModules(made, [1000, 2000, 3000], modules, limits)
 

@@ -28,7 +28,7 @@ TO = "hf-trainer"
 _SAID = (
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "precision", "optimizer", "schedule", "warmup_steps",
-    "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "accumulate",
+    "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "engine_settings", "accumulate",
     "fused_kernels", "fsdp",
 )  # fmt: skip
 _COSINE = {
