@@ -26,9 +26,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from brimful.cost.additions import is_block
-from brimful.cost.deepspeed_gradients import all_reduced, on_its_way, reducing_of
+from brimful.cost.deepspeed_gradients import Reducing, all_reduced, counts_of, on_its_way
 from brimful.cost.deepspeed_pieces import PARTED, Pieces, pieces_of
-from brimful.cost.family import family_of
+from brimful.cost.family import family_dimensions, family_of
 from brimful.cost.memory import (
     Step,
     StepMemory,
@@ -203,8 +203,10 @@ def as_engine(
     is_alone = num_micro_batches(job, strategy) == 1
     # Stage 1 reduces when all gradients are there, and beside the last backward where it overlaps.
     waits = strategy.zero == 1 and not pieces.settings.overlap_comm
-    stays = strategy.zero == 1 and is_alone and waits
-    found = sections if stays else _all_reduced(sections, pieces, job, strategy)
+    found = sections
+    if not (waits and is_alone):
+        copied = _TRANSIENT if strategy.zero != 1 or is_alone else None
+        found = _all_reduced(sections, pieces, job, strategy, copied)
     if strategy.zero == PARTED:
         return list(_gathered(found, pieces))
     if waits:
@@ -238,7 +240,8 @@ def as_requested(  # noqa: PLR0913 - what a micro-batch is made of
         has_share = is_last and strategy.offload == "none"
         share = [Event(share_kind(pieces))] * has_share
         return _with_bucket(sections, pieces, num_before, last=share)
-    copied = _GATHERED if pieces.settings.overlap_comm else _TRANSIENT
+    apart = None if strategy.zero == PARTED else _GATHERED  # on the one stream of stage 2's own
+    copied = apart if pieces.settings.overlap_comm else _TRANSIENT
     found = _all_reduced(sections, pieces, job, strategy, copied)
     if strategy.zero == PARTED:
         return list(map(on_its_way, found))
@@ -246,18 +249,26 @@ def as_requested(  # noqa: PLR0913 - what a micro-batch is made of
 
 
 def _all_reduced(
-    sections: list[Section], pieces: Pieces, job: Job, strategy: Strategy, copied: int = _TRANSIENT
+    sections: list[Section],
+    pieces: Pieces,
+    job: Job,
+    strategy: Strategy,
+    copied: int | None = _TRANSIENT,
 ) -> list[Section]:
     """Return a micro-batch whose gradients are reduced.
 
-    ``copied``: the class of their flat copies, which stage 3 has not; what is gathered is on a
-    stream of its own.
+    ``copied``: the class of their flat copies; None: what they are reduced out of is counted apart.
     """
-    family = family_of(*alone_of(job, strategy))
-    how = reducing_of(
-        job, family, sections, pieces.bucket * pieces.element,
-        copied=None if strategy.zero == PARTED else copied,
-    )  # fmt: skip
+    of_one, alone = alone_of(job, strategy)
+    family = family_of(of_one, alone)
+    how = Reducing(
+        dims=family_dimensions(of_one, family),
+        counts=counts_of(of_one, family, sections),
+        bucket_bytes=pieces.bucket * pieces.element,
+        copied=copied,
+        copies_one=strategy.zero != PARTED,
+        is_tied=job.model.tied_embeddings,
+    )
     return all_reduced(sections, how)
 
 

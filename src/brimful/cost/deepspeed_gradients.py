@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from brimful.cost.family import Family, family_counts, family_dimensions
+from brimful.cost.family import Family, family_counts
 from brimful.cost.profiles import Dimensions, EventKind, Run
 from brimful.cost.sections import Event, Section, ended, of_bytes
 from brimful.cost.trajectory import middles
@@ -32,6 +32,7 @@ class Reducing(NamedTuple):
         counts: Of every group of runs, how often its middle one happens.
         bucket_bytes: Of the bucket.
         copied: The class of the flat copy that gradients are reduced out of; None: of none.
+        copies_one: Whether one alone is copied too.
         is_tied: Whether the head's gradient stays until that of the embedding comes.
     """
 
@@ -39,6 +40,7 @@ class Reducing(NamedTuple):
     counts: Mapping[str, int]
     bucket_bytes: int
     copied: int | None
+    copies_one: bool
     is_tied: bool
 
     def num_bytes(self, kind: EventKind) -> float:
@@ -53,14 +55,10 @@ class Reducing(NamedTuple):
         return max(0, self.counts.get(run.group, 1)) if run.role == "middle" else 1
 
 
-def reducing_of(
-    job: Job, family: Family, sections: Sequence[Section], bucket_bytes: int, *, copied: int | None
-) -> Reducing:
-    """Return how the gradients of a micro-batch are reduced."""
+def counts_of(job: Job, family: Family, sections: Sequence[Section]) -> dict[str, int]:
+    """Count how often the middle run of every group happens."""
     every = middles(family_counts(job, family), tuple(section.run for section in sections))
-    counts = {group: int(numbers[0]) for group, numbers in every.items()}
-    tied, dims = job.model.tied_embeddings, family_dimensions(job, family)
-    return Reducing(dims, counts, bucket_bytes, copied, tied)
+    return {group: int(numbers[0]) for group, numbers in every.items()}
 
 
 def all_reduced(sections: list[Section], how: Reducing) -> list[Section]:
@@ -79,7 +77,7 @@ class _Bucket:
     """What is in the bucket."""
 
     def __init__(self, how: Reducing) -> None:
-        self._how, self._filled = how, 0.0
+        self._how, self._filled, self._num = how, 0.0, 0
 
     def through(self, section: Section) -> Iterator[Event]:
         """Yield a run's events, with those of its gradients; of a run that is often there the most.
@@ -95,7 +93,7 @@ class _Bucket:
                 continue
             if event.kind.terms[0].coefficient < 0:  # nobody else lets go of it
                 continue
-            yield from self._copied(copies[place])
+            yield from _copied(copies[place], self._how.copied)
             yield from _gone(waits)
             yield event
             waits = event
@@ -109,24 +107,30 @@ class _Bucket:
 
     def emptied(self) -> Iterator[Event]:
         """Yield how what is there is reduced."""
-        num_bytes, self._filled = self._filled, 0.0
-        yield from self._copied(num_bytes)
+        yield from _copied(self._reduced(), self._how.copied)
+
+    def _reduced(self) -> int:
+        """Return the bytes of the flat copy of what is there, which is there no more."""
+        is_copied = self._num > 1 or self._how.copies_one
+        num_bytes, self._filled, self._num = round(self._filled * is_copied), 0.0, 0
+        return num_bytes
 
     def _fill(self, num_bytes: Sequence[float], times: int) -> Counter[int]:
         """Return the bytes that are reduced before each of some gradients."""
         copies = Counter[int]()
         for place, each in [*enumerate(num_bytes)] * times:
             if self._filled + each > self._how.bucket_bytes:
-                copies[place] = max(copies[place], round(self._filled))
-                self._filled = 0.0
+                copies[place] = max(copies[place], self._reduced())
             self._filled += each
+            self._num += 1
         return copies
 
-    def _copied(self, num_bytes: float) -> Iterator[Event]:
-        if num_bytes and self._how.copied is not None:
-            copy = of_bytes(num_bytes, self._how.copied)
-            yield Event(copy)
-            yield Event(ended(copy))
+
+def _copied(num_bytes: int, item: int | None) -> Iterator[Event]:
+    if num_bytes and item is not None:
+        copy = of_bytes(num_bytes, item)
+        yield Event(copy)
+        yield Event(ended(copy))
 
 
 def on_its_way(section: Section) -> Section:

@@ -30,7 +30,7 @@ from brimful.cost.family import family_of
 from brimful.cost.memory import Step, family_steps, profile_for
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes
 from brimful.cost.parted_modules import PartedModules, parted_modules
-from brimful.cost.piece_tensors import COMPUTES, REDUCES
+from brimful.cost.piece_tensors import REDUCES
 from brimful.cost.profiles import Mark, Run, alike
 from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.requests import NUM_STEPS, works_of
@@ -189,8 +189,9 @@ class _Engine:
             for _ in range(work.times):
                 self._modules.enter(run, work.num_ops)
                 batch.ask(self._asked, [work._replace(times=1, num_ops=0)])
-        num_bytes = self._pieces.bucket * self._pieces.element
-        self._asked.free([self._asked.allocate(num_bytes, REDUCES if self._overlaps else COMPUTES)])
+        if self._overlaps:
+            num = min(self._pieces.bucket, sum(self._pieces.sizes))
+            self._asked.free([self._asked.allocate(num * self._pieces.element, REDUCES)])
         self._asked.wait()
 
     def update(self, *, is_first: bool) -> None:
