@@ -118,6 +118,22 @@ def test_buckets_are_said_and_no_larger_than_the_model_asks_for(zero):
     assert ("stage3_prefetch_bucket_size" in section) == (zero == 3)
 
 
+def test_what_a_strategy_says_of_its_engine_is_written_and_nothing_else_taken():
+    said = "overlap_comm:false,stage3_max_live_parameters:1e8"
+    section = config_of(zero=3, engine_settings=said)["zero_optimization"]
+    assert (section["overlap_comm"], section["stage3_max_live_parameters"]) == (False, 10**8)
+    for other, words in (
+        ("overlap:true", "did you mean overlap_comm"),
+        ("overlap_comm:7", "true or false"),
+        ("reduce_bucket_size:-1", "0 or more"),
+        ("reduce_bucket_size:inf", "0 or more"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_strategy(make_job(), strategy_of(engine_settings=other))
+    with pytest.raises(UnsupportedError, match="engine=deepspeed alone"):
+        check_strategy(make_job(), make_strategy(engine_settings=said))
+
+
 @pytest.mark.parametrize("zero", [2, 3])
 def test_several_micro_batches_reduce_each(zero):
     assert num_micro_batches(make_job(), strategy_of(zero=zero, micro_batch=1)) == 2

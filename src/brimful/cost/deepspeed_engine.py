@@ -26,8 +26,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from brimful.cost.additions import is_block
-from brimful.cost.deepspeed_gradients import Reducing, all_reduced, counts_of, on_its_way
-from brimful.cost.deepspeed_pieces import PARTED, Pieces, pieces_of
+from brimful.cost.deepspeed_gradients import (
+    Reducing,
+    all_reduced,
+    counts_of,
+    is_gradient,
+    on_its_way,
+)
+from brimful.cost.deepspeed_pieces import PARTED, Pieces, copies_of, pieces_of
 from brimful.cost.family import family_dimensions, family_of
 from brimful.cost.memory import (
     Step,
@@ -121,6 +127,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
     else:
         trained = pieces.whole * element
         kept = pieces.whole if strategy.zero == 1 else pieces.touched * (not is_away)
+        kept += pieces.in_buckets * (strategy.zero == 1)  # which has them from the first on
         gradients = kept * element * is_later + max(pieces.sizes) * element * is_away
     return States(
         frozen=0,
@@ -212,11 +219,12 @@ def as_engine(
     if waits:
         shares = _shares(pieces, strategy)
         passed = of_bytes(pieces.passed * pieces.element, _GRADIENT)
-        found = _with_bucket(found, pieces, num_before, last=[Event(ended(passed)), *shares])
+        last = [Event(ended(passed)), *shares]
         gone = [Event(ended(each.kind)) for each in shares]
+        found = _with_bucket(found, pieces, last, comes=is_alone, goes=is_alone)
         return [*found[:-1], _with(found[-1], behind=[*gone, Event(passed)])]
     if strategy.zero == 1 and not is_alone:
-        return _with_bucket(found, pieces, num_before)
+        return found
     return _with_share(found, pieces, strategy, num_before, stays=False)
 
 
@@ -237,9 +245,10 @@ def as_requested(  # noqa: PLR0913 - what a micro-batch is made of
     """
     num_before = sum(section.run.phase == "forward" for section in sections)
     if strategy.zero == 1:
-        has_share = is_last and strategy.offload == "none"
-        share = [Event(share_kind(pieces))] * has_share
-        return _with_bucket(sections, pieces, num_before, last=share)
+        copies = (of_bytes(num * pieces.element, _TRANSIENT) for num in copies_of(pieces))
+        last = [event for copy in copies for event in (Event(copy), Event(ended(copy)))]
+        last += [Event(share_kind(pieces))] * (strategy.offload == "none")
+        return _with_bucket(sections, pieces, last if is_last else (), comes=is_first, goes=is_last)
     apart = None if strategy.zero == PARTED else _GATHERED  # on the one stream of stage 2's own
     copied = apart if pieces.settings.overlap_comm else _TRANSIENT
     found = _all_reduced(sections, pieces, job, strategy, copied)
@@ -283,17 +292,25 @@ def share_kind(pieces: Pieces) -> EventKind:
 
 
 def _with_bucket(
-    sections: list[Section], pieces: Pieces, num_before: int, last: Sequence[Event] = ()
+    sections: list[Section],
+    pieces: Pieces,
+    last: Sequence[Event] = (),
+    *,
+    comes: bool = True,
+    goes: bool = True,
 ) -> list[Section]:
-    """Let the bucket come as a backward begins, or two that take turns, and go when it ends.
+    """Let the bucket come with the first gradients, or two that take turns, and go with the last.
 
     ``last``: what comes and goes before that, as ``independent_gradient_partition_epilogue`` calls
-    ``_release_ipg_buffers`` behind what it reduces.
+    ``_release_ipg_buffers`` behind what it reduces. ``comes``, ``goes``: stage 1 reduces behind a
+    step's last micro-batch, and has the bucket from the first one's gradients on.
     """
-    num = pieces.bucket * (1 + pieces.settings.overlap_comm)
-    found, bucket = [*sections], Event(of_bytes(num * pieces.element, _TRANSIENT))
-    found[num_before] = _with(found[num_before], before=[bucket])
-    found[-1] = _with(found[-1], behind=[*last, Event(ended(bucket.kind))])
+    found = [*sections]
+    bucket = Event(of_bytes(pieces.in_buckets * pieces.element, _TRANSIENT))
+    if comes:
+        place = next(n for n, each in enumerate(found) if any(map(is_gradient, each.events)))
+        found[place] = _with(found[place], behind=[bucket])
+    found[-1] = _with(found[-1], behind=[*last, *[Event(ended(bucket.kind))] * goes])
     return found
 
 
@@ -304,7 +321,7 @@ def _with_share(
 
     ``num_before``: runs of the forward.
     """
-    found, shares = _with_bucket(sections, pieces, num_before), _shares(pieces, strategy)
+    found, shares = _with_bucket(sections, pieces), _shares(pieces, strategy)
     blocks = [n for n, s in enumerate(found) if n >= num_before and is_block(s.run)]
     place = blocks[0] if "first" in pieces.reached else blocks[-1]
     is_before = pieces.reached in {"first", "before the last"}

@@ -1,6 +1,6 @@
 """The flat pieces of a process of DeepSpeed's engine: how large they are, of how many parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple
@@ -54,6 +54,11 @@ class Pieces(NamedTuple):
     def bucket(self) -> int:
         """Numbers of gradients that are reduced together."""
         return self.settings.reduce_bucket_size
+
+    @property
+    def in_buckets(self) -> int:
+        """Numbers of stage 1's and 2's bucket, or of two that take turns."""
+        return self.bucket * (1 + self.settings.overlap_comm)
 
 
 def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
@@ -127,6 +132,20 @@ def _reached(job: Job, last: int) -> Reached:
     if last <= sum(before) + sum(of_block):
         return "last"
     return "behind the first" if 2 * last > num else "before the last"
+
+
+def copies_of(pieces: Pieces) -> Iterator[int]:
+    """Yield the numbers that stage 1 reduces together, behind a backward, out of a flat copy.
+
+    What is of one process's share alone is not copied (``_flatten_dense_tensors`` of one tensor).
+    """
+    begin = end = 0
+    for size in (*pieces.sizes, pieces.bucket):
+        if end - begin + size > pieces.bucket and end > begin:
+            if begin // pieces.share != (end - 1) // pieces.share:
+                yield end - begin
+            begin = end
+        end += size
 
 
 def shares_of(pieces: Pieces, num_devices: int) -> list[int]:

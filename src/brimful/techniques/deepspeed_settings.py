@@ -82,7 +82,7 @@ def spell_engine_settings(settings: Mapping[str, int]) -> str:
 
 def _count(text: str) -> int | None:
     try:
-        number = float(text)
-    except ValueError:
+        number = int(float(text))
+    except (ValueError, OverflowError):
         return None
-    return int(number) if number >= 0 and number.is_integer() else None
+    return number if number >= 0 and number == float(text) else None
