@@ -14,8 +14,8 @@ from brimful.cost.deepspeed_pieces import pieces_of
 from brimful.cost.deepspeed_requests import engine_asked
 from brimful.cost.estimate import estimate
 from brimful.cost.parted_modules import Limits, Modules, PartedModules
-from brimful.techniques.deepspeed_settings import DEEPSPEEDS
 from brimful.cost.reserved import predicted_reserved
+from brimful.techniques.deepspeed_settings import DEEPSPEEDS
 from brimful.units import MIB
 from cost.replays import ALLOCATORS, live_peak, reserved
 
@@ -55,7 +55,7 @@ SET = {
     f"{_TINY.replace('2048', '1024')} --global-batch 16 --ac full --optimizer adamw-foreach "
     "--zero 1 --engine-settings overlap_comm:true,reduce_bucket_size:5e8": (8223, 9944),
 }
-"""MiB allocated and reserved where a file says otherwise than this version writes; told as above."""
+"""MiB allocated and reserved where a file says otherwise than this version writes. As above."""
 ONE, ANOTHER, LAST = (0,), (1,), (2,)
 
 

@@ -33,7 +33,7 @@ from brimful.cost.deepspeed_gradients import (
     is_gradient,
     on_its_way,
 )
-from brimful.cost.deepspeed_pieces import PARTED, Pieces, copies_of, pieces_of
+from brimful.cost.deepspeed_pieces import Pieces, copies_of, pieces_of
 from brimful.cost.family import family_dimensions, family_of
 from brimful.cost.memory import (
     Step,
@@ -51,6 +51,7 @@ from brimful.cost.states import States
 from brimful.cost.trained import constants_of
 from brimful.cost.update import Update, settings_of, updater_of
 from brimful.hardware.cluster import Device
+from brimful.techniques.deepspeed_settings import GATHERS_ALL as PARTED
 from brimful.techniques.optimizers import OPTIMIZERS, Updated, bytes_kept
 from brimful.values.job import Job
 from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS

@@ -1,4 +1,4 @@
-"""The flat pieces of a process of DeepSpeed's engine: how large they are, of how many parameters."""
+"""The flat pieces of a process of DeepSpeed's engine: how large they are, and of what."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -9,7 +9,6 @@ from brimful.build.deepspeed.config import HELD, engine_settings
 from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
 from brimful.cost.shapes import parameter_shapes
 from brimful.models.config import layout_of
-from brimful.techniques.deepspeed_settings import GATHERS_ALL as PARTED
 from brimful.techniques.deepspeed_settings import EngineSettings
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, world_size

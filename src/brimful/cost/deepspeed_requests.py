@@ -25,7 +25,7 @@ from brimful.cost.deepspeed_engine import (
     fullest_rank,
     share_kind,
 )
-from brimful.cost.deepspeed_pieces import PARTED, Pieces, pieces_of, shares_of, sub_groups
+from brimful.cost.deepspeed_pieces import Pieces, pieces_of, shares_of, sub_groups
 from brimful.cost.family import family_of
 from brimful.cost.memory import Step, family_steps, profile_for
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes
@@ -39,6 +39,7 @@ from brimful.cost.sections import changed
 from brimful.cost.trained import constants_of
 from brimful.cost.update import settings_of, state_tensors, updater_of
 from brimful.hardware.cluster import Device
+from brimful.techniques.deepspeed_settings import GATHERS_ALL as PARTED
 from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, num_micro_batches, world_size
