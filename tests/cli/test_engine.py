@@ -1,6 +1,7 @@
 """``--engine`` and ``--offload``: which verbs take them, and what the others say."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -143,3 +144,25 @@ def test_the_hosts_bytes_are_told_where_it_holds_all(
     assert ("\nhost " in said.out) is is_told
     words = "stands in offload_param without offload_optimizer is planned as if both were offloaded"
     assert (words in out) is (optimizer == "none")
+
+
+def test_what_a_files_engine_takes_stands_beside_the_answer(tmp_path, brimful):
+    """Of collectives beside the computing, whose blocks come back late and to pools of their own."""
+    asked = ("plan", "tinyllama-1.1b", "--gpus", "8xh100-80gb", "--seq-len", "1024", "--ac", "full")
+    buckets = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
+    held = []
+    for overlaps in (True, False):
+        stage = {"stage": 3, "overlap_comm": overlaps, **dict.fromkeys(buckets, "auto")}
+        content = {"zero_optimization": stage, "bf16": {"enabled": True}}
+        content |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2}
+        path = tmp_path / "ds.json"
+        path.write_text(json.dumps(content), "utf-8")
+        words = " ".join(brimful(*asked, "--from", path).out.split())
+        found = re.search(
+            r"DeepSpeed's engine takes (\S+ GiB) of \S+ GiB, predicted, and fits", words
+        )
+        held.append(found[1])
+        own = " ".join(brimful(*asked, "--from", path, "--engine", "deepspeed").out.split())
+        assert f"{held[-1]} of 78.35 GiB, predicted settings DeepSpeed ZeRO-3 over 8 GPUs" in own
+        assert "unknown" not in own
+    assert float(held[0].split()[0]) > 1.1 * float(held[1].split()[0])

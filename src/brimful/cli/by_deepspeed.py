@@ -1,27 +1,37 @@
-"""A file of DeepSpeed's that offloads parameters on several GPUs: answered by DeepSpeed's formula.
+"""What DeepSpeed's own engine takes of what is planned: by its formula, without a search.
 
-Our own loop does not run it; what its engine holds is predicted, and nothing of it is searched.
+A file of its that offloads parameters on several GPUs is answered so, as our own loop does not run
+it, and so is one for which the engine is named. Of other files it stands beside the answer.
 """
 
 import argparse
 from collections.abc import Callable, Mapping
 
+from typing import TYPE_CHECKING
+
 from brimful.cli import defaults
 from brimful.cli.output import show_facts
+from brimful.errors import InputError
 from brimful.show.summary import Fact
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.text.terminal import note
 from brimful.units import format_bytes
+
+if TYPE_CHECKING:
+    from brimful.values.plan import Plan
 
 ENGINE = "deepspeed"
 _AC = "full"
 
 
 def is_meant(args: argparse.Namespace, source: Mapping[str, object]) -> bool:
-    """Whether the flags that a file says ask for what DeepSpeed alone runs."""
+    """Whether DeepSpeed's engine is asked for a file, or it says what that engine alone runs."""
     from brimful.hardware.gpus import count_devices
 
     if not source:
         return False
+    if args.engine == ENGINE:
+        return args.program is None
     num_devices = count_devices(args.gpus or defaults.GPUS)
     is_full = args.method in {None, "full"}
     return num_devices > 1 and args.offload == "parameters" and args.engine is None and is_full
@@ -32,7 +42,7 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
     from brimful.cli import estimate
     from brimful.cli.main import parser_of
 
-    args.engine = ENGINE
+    args.engine, args.engine_settings = ENGINE, settings_of(args)
     if not args.json:
         show_source()
     told = parser_of("estimate").parse_args([args.model])
@@ -46,10 +56,52 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
         note(f"brimful: {args.output} is not written: nothing was searched")
     code = estimate.run(told)
     if not args.json:
-        words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
-        host = _host_facts(told) if _is_all_on_host(args) else ()
-        show_facts(*args.beside_verdict, *host, Fact("unknown", words))
+        is_away = told.offload not in {None, NO_OFFLOAD}
+        show_facts(*args.beside_verdict, *(_away_facts(args, told) if is_away else ()))
     return code
+
+
+def _away_facts(args: argparse.Namespace, told: argparse.Namespace) -> tuple[Fact, ...]:
+    """Say what is known of the host, and what is not."""
+    words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
+    host = _host_facts(told) if _is_all_on_host(args) else ()
+    return (*host, Fact("unknown", words))
+
+
+def settings_of(args: argparse.Namespace) -> str:
+    """Return how its engine shards: as was typed, else as a file says."""
+    return args.engine_settings or getattr(args, "files_engine_settings", None) or ""
+
+
+def words_of(args: argparse.Namespace, plan: "Plan") -> str:
+    """Say what its engine takes of a plan for a file that it runs; empty: that is not known."""
+    from msgspec.structs import replace
+
+    from brimful.cost.estimate import estimate_or_none
+    from brimful.cost.reserved import predicted_reserved
+    from brimful.show.predicted import meter_of, verdict_of
+    from brimful.techniques.runnable import check_strategy
+    from brimful.values.strategy import default_accumulate
+
+    if getattr(args, "files_engine_settings", None) is None:
+        return ""
+    zero, count = plan.strategy.zero, plan.cluster.num_devices
+    strategy = replace(
+        plan.strategy, engine=ENGINE, engine_settings=settings_of(args), dp_shard=count,
+        dp_replicate=1, accumulate=default_accumulate(ENGINE, zero), allocator=args.allocator or "",
+    )  # fmt: skip
+    try:
+        check_strategy(plan.job, strategy)
+    except InputError:
+        return ""
+    asked = (plan.job, plan.cluster, strategy)
+    made = estimate_or_none(*asked)
+    if made is None:
+        return ""
+    made = replace(made, predicted_reserved=predicted_reserved(*asked))
+    meter, does = meter_of(made), "does not fit" if verdict_of(made) == "NO" else "fits"
+    room = f"{format_bytes(meter.used_bytes)} of {format_bytes(meter.usable_bytes)}"
+    return f"DeepSpeed's engine takes {room}, predicted, and {does}"
 
 
 def _is_all_on_host(args: argparse.Namespace) -> bool:

@@ -61,8 +61,8 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     if args.engine not in {None, defaults.ENGINE}:
         raise UnknownMemoryError(
-            f"--engine {args.engine} is not searched by this version, which can neither predict "
-            f"nor simulate it; brimful train with it runs the strategy that the flags say",
+            f"--engine {args.engine} is not searched by this version; brimful estimate with it "
+            f"predicts the strategy that the flags say, and brimful train runs it",
             nearest={"engine": defaults.ENGINE},
         )
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)

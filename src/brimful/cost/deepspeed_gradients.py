@@ -45,9 +45,11 @@ class Reducing(NamedTuple):
 
     def num_bytes(self, kind: EventKind) -> float:
         """Return the size of what comes."""
-        return sum(
-            term.coefficient * prod(getattr(self.dims, each) for each in term.factors)
-            for term in kind.terms
+        return float(
+            sum(
+                term.coefficient * prod(getattr(self.dims, each) for each in term.factors)
+                for term in kind.terms
+            )
         )
 
     def times(self, run: Run) -> int:

@@ -147,18 +147,18 @@ def take_engine(leaves: Leaves, stage: int) -> None:
     found = dict[str, int]()
     usual = DEEPSPEEDS._replace(overlap_comm=stage == _SHARDS_ALL)._asdict()
     for name in EngineSettings._fields if stage == _SHARDS_ALL else (OVERLAPS, REDUCED):
-        kind, value = (bool if name == OVERLAPS else int), usual[name]
+        kind: type = bool if name == OVERLAPS else int
         spelled = (f"{_ZERO}.{each}" for each in (name, name.removeprefix(_PREFIX)))
         key = next((each for each in spelled if each in leaves.rest), f"{_ZERO}.{name}")
         is_open = leaves.rest.get(key) == AUTO
-        value = int(leaves.take(key, kind, value))
+        value = int(leaves.take(key, kind, usual[name]))
         if value < 0:
             raise InputError(f"{leaves.path}: {key} is {value}; give 0 or more")
         if not is_open:
             found[name] = value
     leaves.engine_settings = spell_engine_settings(found)
-    for name, kind in _WITHOUT_MEMORY.items():
-        leaves.take(f"{_ZERO}.{name}", kind)
+    for name, of in _WITHOUT_MEMORY.items():
+        leaves.take(f"{_ZERO}.{name}", of)
     if not leaves.take(f"{_ZERO}.contiguous_gradients", bool, True):
         leaves.notes.append("contiguous_gradients=false is planned as true: gradients in a bucket")
 
