@@ -147,7 +147,7 @@ def test_the_hosts_bytes_are_told_where_it_holds_all(
 
 
 def test_what_a_files_engine_takes_stands_beside_the_answer(tmp_path, brimful):
-    """Of collectives beside the computing, whose blocks come back late and to pools of their own."""
+    """Of collectives beside the computing, whose blocks come back late to pools of their own."""
     asked = ("plan", "tinyllama-1.1b", "--gpus", "8xh100-80gb", "--seq-len", "1024", "--ac", "full")
     buckets = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
     held = []

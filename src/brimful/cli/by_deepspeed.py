@@ -6,8 +6,7 @@ it, and so is one for which the engine is named. Of other files it stands beside
 
 import argparse
 from collections.abc import Callable, Mapping
-
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from brimful.cli import defaults
 from brimful.cli.output import show_facts
@@ -20,7 +19,7 @@ from brimful.units import format_bytes
 if TYPE_CHECKING:
     from brimful.values.plan import Plan
 
-ENGINE = "deepspeed"
+ENGINE: Literal["deepspeed"] = "deepspeed"
 _AC = "full"
 
 
