@@ -6,20 +6,15 @@ it, and so is one for which the engine is named. Of other files it stands beside
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
 
 from brimful.cli import defaults
+from brimful.cli.engine_words import ENGINE, settings_of
 from brimful.cli.output import show_facts
-from brimful.errors import InputError
 from brimful.show.summary import Fact
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.text.terminal import note
 from brimful.units import format_bytes
 
-if TYPE_CHECKING:
-    from brimful.values.plan import Plan
-
-ENGINE: Literal["deepspeed"] = "deepspeed"
 _AC = "full"
 
 
@@ -65,42 +60,6 @@ def _away_facts(args: argparse.Namespace, told: argparse.Namespace) -> tuple[Fac
     words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
     host = _host_facts(told) if _is_all_on_host(args) else ()
     return (*host, Fact("unknown", words))
-
-
-def settings_of(args: argparse.Namespace) -> str:
-    """Return how its engine shards: as was typed, else as a file says."""
-    return args.engine_settings or getattr(args, "files_engine_settings", None) or ""
-
-
-def words_of(args: argparse.Namespace, plan: "Plan") -> str:
-    """Say what its engine takes of a plan for a file that it runs; empty: that is not known."""
-    from msgspec.structs import replace
-
-    from brimful.cost.estimate import estimate_or_none
-    from brimful.cost.reserved import predicted_reserved
-    from brimful.show.predicted import meter_of, verdict_of
-    from brimful.techniques.runnable import check_strategy
-    from brimful.values.strategy import default_accumulate
-
-    if getattr(args, "files_engine_settings", None) is None:
-        return ""
-    zero, count = plan.strategy.zero, plan.cluster.num_devices
-    strategy = replace(
-        plan.strategy, engine=ENGINE, engine_settings=settings_of(args), dp_shard=count,
-        dp_replicate=1, accumulate=default_accumulate(ENGINE, zero), allocator=args.allocator or "",
-    )  # fmt: skip
-    try:
-        check_strategy(plan.job, strategy)
-    except InputError:
-        return ""
-    asked = (plan.job, plan.cluster, strategy)
-    made = estimate_or_none(*asked)
-    if made is None:
-        return ""
-    made = replace(made, predicted_reserved=predicted_reserved(*asked))
-    meter, does = meter_of(made), "does not fit" if verdict_of(made) == "NO" else "fits"
-    room = f"{format_bytes(meter.used_bytes)} of {format_bytes(meter.usable_bytes)}"
-    return f"DeepSpeed's engine takes {room}, predicted, and {does}"
 
 
 def _is_all_on_host(args: argparse.Namespace) -> bool:

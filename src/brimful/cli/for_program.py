@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli import by_deepspeed, parsing, resolved, usual
+from brimful.cli import engine_words, parsing, resolved, usual
 from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
         name = whose_file(source)
         whose = "" if args.program is None else ", of all that it can do"
         also = f"--for {name} plans for it" if name in TARGETS else ""
-        also = by_deepspeed.words_of(args, plan) or also
+        also = engine_words.words_of(args, plan) or also
         words = "; ".join(filter(None, (f"numbers are of Brimful's own loop{whose}", also)))
         if args.program is None:
             words = f"settings that {name} takes; {words}"

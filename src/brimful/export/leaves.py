@@ -196,13 +196,20 @@ class Leaves:
             f"--micro-batch, {batch} of one text; --global-batch says another"
         )
 
-    def cut_rows(self, parts: int, key: str) -> None:
+    def cut_rows(self, parts: int, key: str, num_devices: int = 0) -> None:
         """Have rows that are cut among devices planned as rows of so many tokens, one on each.
 
         Each device has as many tokens then, and what it keeps of them.
 
-        ``parts``: devices that share a row. Raises InputError: they do not divide its tokens.
+        ``parts``: devices that share a row. ``num_devices``: of which they are; 0: who calls has
+        looked whether there are such groups. Raises InputError: they do not divide its tokens, or
+        there are no such groups of the devices.
         """
+        if num_devices and (parts < 1 or num_devices % parts):
+            raise InputError(
+                f"{self.path}: {key}={parts} does not divide {num_devices} devices; give --gpus or "
+                f"correct it"
+            )
         if parts == 1:
             return
         many = "the tokens"
