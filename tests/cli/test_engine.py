@@ -46,6 +46,15 @@ def test_it_is_not_searched(brimful, model):
     assert len(said.err.strip().splitlines()) == 1
 
 
+def test_its_settings_go_with_it_alone(brimful, model):
+    said = brimful("plan", model, *TWO, "--engine-settings", "overlap_comm:false")
+    assert said.code == 2
+    assert "--engine-settings are of --engine deepspeed" in said.err
+    said = brimful("estimate", model, *TWO, *BY_DEEPSPEED, "--engine-settings", "buckets:1")
+    assert said.code == 2
+    assert "unknown setting of DeepSpeed's engine 'buckets'" in said.err
+
+
 def test_it_is_predicted(brimful, model):
     said = brimful("estimate", model, *TWO, *BY_DEEPSPEED)
     assert said.code == 0

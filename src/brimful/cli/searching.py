@@ -66,6 +66,12 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
             nearest={"engine": defaults.ENGINE},
         )
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
+    if args.engine_settings and getattr(args, "files_engine_settings", None) is None:
+        raise UnsupportedError(
+            "--engine-settings are of --engine deepspeed, which is not searched; leave them out, "
+            "or give both to brimful estimate",
+            nearest={"engine_settings": None},
+        )
     if why_untold(args):  # what cannot run is refused before it is traced
         plainest_strategy(job, pins, attention, cluster.num_devices)
     untold = _traced(args, [pins, *also], traces) if traces else why_untold(args)

@@ -301,8 +301,9 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     if strategy.engine == "torch":
         if strategy.engine_settings:
             raise UnsupportedError(
-                "engine_settings are of engine=deepspeed alone; leave them out, or use it",
-                nearest={"engine_settings": ""},
+                f"engine_settings={strategy.engine_settings} are of engine=deepspeed alone; leave "
+                f"them out, or use it",
+                nearest={"engine_settings": None},
             )
         early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
         _check_sharded_on_host(job, strategy)
