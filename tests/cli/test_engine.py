@@ -10,6 +10,7 @@ from tests.cli.conftest import CONFIG
 from brimful.cli import flags, resolved
 from brimful.cli.parsing import Parser
 from brimful.errors import InputError
+from brimful.units import GIB
 from brimful.values.strategy import Strategy
 
 TWO = ("--gpus", "2xa100-40gb", "--precision", "fp32", "--seq-len", "32")
@@ -174,4 +175,7 @@ def test_what_a_files_engine_takes_stands_beside_the_answer(tmp_path, brimful):
         own = " ".join(brimful(*asked, "--from", path, "--engine", "deepspeed").out.split())
         assert f"{held[-1]} of 78.35 GiB, predicted settings DeepSpeed ZeRO-3 over 8 GPUs" in own
         assert "unknown" not in own
+        engine = json.loads(brimful(*asked, "--from", path, "--json").out)["deepspeed"]
+        assert engine["fits"] is True
+        assert f"{engine['predicted_bytes'] / GIB:.2f} GiB" == held[-1]
     assert float(held[0].split()[0]) > 1.1 * float(held[1].split()[0])

@@ -292,7 +292,7 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
         name = whose_file(source)
         whose = "" if args.program is None else ", of all that it can do"
         also = f"--for {name} plans for it" if name in TARGETS else ""
-        also = engine_words.words_of(args, plan) or also
+        also = engine_words.engine_words(args, plan) or also
         words = "; ".join(filter(None, (f"numbers are of Brimful's own loop{whose}", also)))
         if args.program is None:
             words = f"settings that {name} takes; {words}"
@@ -312,9 +312,9 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
 def program_json(
     args: argparse.Namespace, plan: "Plan", *, is_proven: bool
 ) -> "dict[str, dict[str, object]]":
-    """Return the same for JSON: nothing where no other program was asked for."""
+    """Return the same for JSON: of our own what DeepSpeed's engine takes, where a file runs it."""
     if not is_other(args):
-        return {}
+        return engine_words.engine_json(args, plan)
     why = why_not_run(args, plan)
     is_run = is_proven and not why
     return {"program": {"name": args.program, "is_simulated": is_run, "why_not": why}}
