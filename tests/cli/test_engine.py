@@ -179,3 +179,6 @@ def test_what_a_files_engine_takes_stands_beside_the_answer(tmp_path, brimful):
         assert engine["fits"] is True
         assert f"{engine['predicted_bytes'] / GIB:.2f} GiB" == held[-1]
     assert float(held[0].split()[0]) > 1.1 * float(held[1].split()[0])
+    adapted = brimful(*asked, "--from", path, "--method", "lora")  # which it has no formula for
+    assert adapted.code == 0
+    assert "DeepSpeed's engine takes" not in adapted.out

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from brimful.errors import InputError
+from brimful.errors import InputError, UnsupportedError
 from brimful.units import format_bytes
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def taken_of(args: argparse.Namespace, plan: "Plan") -> "Taken | None":
     )  # fmt: skip
     try:
         check_strategy(plan.job, strategy)
-    except InputError:
+    except (InputError, UnsupportedError):
         return None
     asked = (plan.job, plan.cluster, strategy)
     made = estimate_or_none(*asked)
