@@ -263,7 +263,8 @@ def simulates_as(args: argparse.Namespace, plan: "Plan") -> "Simulates | None":
         return None
     from brimful.export.programs import simulates_as as simulates
 
-    simulation: Simulates = simulates(args.program)
+    settings = engine_words.settings_of(args)
+    simulation: Simulates = simulates(args.program, settings)
     return simulation
 
 

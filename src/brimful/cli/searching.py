@@ -66,7 +66,9 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
             nearest={"engine": defaults.ENGINE},
         )
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
-    if args.engine_settings and getattr(args, "files_engine_settings", None) is None:
+    told = (getattr(args, name, None) for name in ("program", "files_engine_settings"))
+    is_theirs = any(each is not None for each in told)
+    if args.engine_settings and not is_theirs:
         raise UnsupportedError(
             "--engine-settings are of --engine deepspeed, which is not searched; leave them out, "
             "or give both to brimful estimate",
