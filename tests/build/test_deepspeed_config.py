@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from brimful.build.deepspeed.config import bucket_elements, deepspeed_config
+from brimful.build.deepspeed.config import deepspeed_config
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster
 from brimful.techniques.runnable import check_strategy
@@ -113,9 +113,25 @@ def test_the_optimizer_and_the_schedule_stay_ours():
 def test_buckets_are_said_and_no_larger_than_the_model_asks_for(zero):
     job = make_job()
     section = config_of(job, zero=zero)["zero_optimization"]
-    assert section["reduce_bucket_size"] == bucket_elements(job) == 32 * 32
+    assert section["reduce_bucket_size"] == job.model.hidden_size**2 == 32 * 32
     assert section["allgather_bucket_size"] % 2 == 0  # DeepSpeed asserts it
     assert ("stage3_prefetch_bucket_size" in section) == (zero == 3)
+
+
+def test_what_a_strategy_says_of_its_engine_is_written_and_nothing_else_taken():
+    said = "overlap_comm:false,stage3_max_live_parameters:1e8"
+    section = config_of(zero=3, engine_settings=said)["zero_optimization"]
+    assert (section["overlap_comm"], section["stage3_max_live_parameters"]) == (False, 10**8)
+    for other, words in (
+        ("overlap:true", "did you mean overlap_comm"),
+        ("overlap_comm:7", "true or false"),
+        ("reduce_bucket_size:-1", "0 or more"),
+        ("reduce_bucket_size:inf", "0 or more"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_strategy(make_job(), strategy_of(engine_settings=other))
+    with pytest.raises(UnsupportedError, match="engine=deepspeed alone"):
+        check_strategy(make_job(), make_strategy(engine_settings=said))
 
 
 @pytest.mark.parametrize("zero", [2, 3])

@@ -1,6 +1,7 @@
 """``--engine`` and ``--offload``: which verbs take them, and what the others say."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from tests.cli.conftest import CONFIG
 from brimful.cli import flags, resolved
 from brimful.cli.parsing import Parser
 from brimful.errors import InputError
+from brimful.units import GIB
 from brimful.values.strategy import Strategy
 
 TWO = ("--gpus", "2xa100-40gb", "--precision", "fp32", "--seq-len", "32")
@@ -43,6 +45,15 @@ def test_it_is_not_searched(brimful, model):
     assert said.code == 2
     assert "deepspeed" in said.err
     assert len(said.err.strip().splitlines()) == 1
+
+
+def test_its_settings_go_with_it_alone(brimful, model):
+    said = brimful("plan", model, *TWO, "--engine-settings", "overlap_comm:false")
+    assert said.code == 2
+    assert "--engine-settings are of --engine deepspeed" in said.err
+    said = brimful("estimate", model, *TWO, *BY_DEEPSPEED, "--engine-settings", "buckets:1")
+    assert said.code == 2
+    assert "unknown setting of DeepSpeed's engine 'buckets'" in said.err
 
 
 def test_it_is_predicted(brimful, model):
@@ -155,3 +166,31 @@ def test_the_hosts_bytes_are_told_where_it_holds_all(
     assert ("\nhost " in said.out) is is_told
     words = "stands in offload_param without offload_optimizer is planned as if both were offloaded"
     assert (words in out) is (optimizer == "none")
+
+
+def test_what_a_files_engine_takes_stands_beside_the_answer(tmp_path, brimful):
+    """Of collectives beside the computing, whose blocks come back late to pools of their own."""
+    asked = ("plan", "tinyllama-1.1b", "--gpus", "8xh100-80gb", "--seq-len", "1024", "--ac", "full")
+    buckets = ("reduce_bucket_size", "stage3_prefetch_bucket_size")
+    held = []
+    for overlaps in (True, False):
+        stage = {"stage": 3, "overlap_comm": overlaps, **dict.fromkeys(buckets, "auto")}
+        content = {"zero_optimization": stage, "bf16": {"enabled": True}}
+        content |= {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2}
+        path = tmp_path / "ds.json"
+        path.write_text(json.dumps(content), "utf-8")
+        words = " ".join(brimful(*asked, "--from", path).out.split())
+        found = re.search(
+            r"DeepSpeed's engine takes (\S+ GiB) of \S+ GiB, predicted, and fits", words
+        )
+        held.append(found[1])
+        own = " ".join(brimful(*asked, "--from", path, "--engine", "deepspeed").out.split())
+        assert f"{held[-1]} of 78.35 GiB, predicted settings DeepSpeed ZeRO-3 over 8 GPUs" in own
+        assert "unknown" not in own
+        engine = json.loads(brimful(*asked, "--from", path, "--json").out)["deepspeed"]
+        assert engine["fits"] is True
+        assert f"{engine['predicted_bytes'] / GIB:.2f} GiB" == held[-1]
+    assert float(held[0].split()[0]) > 1.1 * float(held[1].split()[0])
+    adapted = brimful(*asked, "--from", path, "--method", "lora")  # which it has no formula for
+    assert adapted.code == 0
+    assert "DeepSpeed's engine takes" not in adapted.out

@@ -43,6 +43,7 @@ INPUTS = {
             "pp",
             "reference",
             "engine",
+            "engine_settings",
             "offload",
         ),
         *("pp_schedule", "stages_per_device", "stage_blocks", "optimizer_in_backward", "allocator"),

@@ -8,13 +8,14 @@ from msgspec.structs import replace
 
 from brimful.cli.main import parser_of
 from brimful.cli.resolved import asked
-from brimful.cost import deepspeed_requests
 from brimful.cost.asked import Asked
-from brimful.cost.deepspeed_engine import pieces_of
+from brimful.cost.deepspeed_engine import fullest_rank
+from brimful.cost.deepspeed_pieces import pieces_of
 from brimful.cost.deepspeed_requests import engine_asked
 from brimful.cost.estimate import estimate
 from brimful.cost.parted_modules import Limits, Modules, PartedModules
 from brimful.cost.reserved import predicted_reserved
+from brimful.techniques.deepspeed_settings import DEEPSPEEDS
 from brimful.units import MIB
 from cost.replays import ALLOCATORS, live_peak, reserved
 
@@ -39,11 +40,22 @@ they are asked for here too.
 OFF = {
     f"{_SMALL} --global-batch 8 --zero 2": (0, 0),
     f"{_TINY} --global-batch 16 --zero 1 --ac full": (0, -20),
-    f"{SHORT} --zero 1 --optimizer adamw-foreach": (0, -20),
+    f"{SHORT} --zero 1 --optimizer adamw-foreach": (0, 0),
     f"{_SMALL} --global-batch 16 --zero 3 --ac full": (0, -20),
     f"{_MIDDLE} --global-batch 8 --zero 3 --ac full --optimizer adamw-foreach": (374, 640),
 }
 """MiB by which the formula is off: a page of an expandable segment has 20."""
+_LATER = f"{_SMALL} --global-batch 16 --optimizer adamw-foreach"
+SET = {
+    f"{_LATER} --zero 3 --ac full --engine-settings overlap_comm:false,"
+    "stage3_max_reuse_distance:1e9": (6566, 6798),
+    f"{_LATER} --zero 3 --ac full --engine-settings sub_group_size:0,stage3_max_live_parameters:0,"
+    "stage3_max_reuse_distance:0": (5614, 7966),
+    f"{_LATER} --zero 2 --engine-settings reduce_bucket_size:5e8": (9242, 10892),
+    f"{_TINY.replace('2048', '1024')} --global-batch 16 --ac full --optimizer adamw-foreach "
+    "--zero 1 --engine-settings overlap_comm:true,reduce_bucket_size:5e8": (8223, 9944),
+}
+"""MiB allocated and reserved where a file says otherwise than this version writes. As above."""
 ONE, ANOTHER, LAST = (0,), (1,), (2,)
 
 
@@ -64,10 +76,20 @@ def test_it_is_what_its_own_code_reserves(flags):
     assert tuple(map(operator.sub, told, recorded)) == off
 
 
-def test_stage_1_makes_its_share_before_its_bucket_goes(monkeypatch):
+@pytest.mark.few(1)
+@pytest.mark.parametrize("flags", SET)
+def test_its_settings_change_what_it_asks_for(flags):
+    job, cluster, strategy = found = asked_with(flags)
+    held = reserved(engine_asked(job, strategy, cluster.device).requests(), "") / MIB
+    live = estimate(*found).predicted_peak_allocated_bytes / MIB
+    assert (live, held) == pytest.approx(SET[flags], rel=0.05)
+
+
+def test_stage_1_makes_its_share_before_its_bucket_goes():
     job, cluster, strategy = asked_with(f"{_TINY} --global-batch 8 --zero 1")
-    pieces = pieces_of(job, strategy)._replace(bucket=10_007)  # as large as nothing else
-    monkeypatch.setattr(deepspeed_requests, "pieces_of", lambda *_: pieces)
+    settings = "reduce_bucket_size:10007"  # as large as nothing else
+    strategy = replace(strategy, engine_settings=settings)
+    pieces = pieces_of(job, strategy, fullest_rank(job, strategy, cluster.device))
     requests = engine_asked(job, strategy, cluster.device).requests()
     events = requests.events.tolist()
     (share, *_), (bucket, *_) = (
@@ -94,7 +116,13 @@ def test_every_stage_has_a_likely_figure():
 
 def parted(most):
     modules = Modules(before=[ONE], blocks=[[ANOTHER], [LAST]], behind=[])
-    limits = Limits(element=1, world_size=2, bucket=100, most=most, kept=0)
+    settings = DEEPSPEEDS._replace(
+        stage3_prefetch_bucket_size=100,
+        stage3_param_persistence_threshold=0,
+        stage3_max_live_parameters=most,
+        stage3_max_reuse_distance=100,
+    )
+    limits = Limits(element=1, world_size=2, settings=settings)
     made = Asked()
     return made, PartedModules(made, [1000, 2000, 3000], modules, limits)
 

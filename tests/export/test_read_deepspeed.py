@@ -14,6 +14,7 @@ from brimful.export.leaves import without
 from brimful.export.read_deepspeed import OFFLOADS_BOTH, read_deepspeed
 from brimful.export.read_source import read_source
 from brimful.models.config import load_model, parameter_count
+from brimful.techniques.deepspeed_settings import parse_engine_settings
 from brimful.train.schedule import FINAL_FRACTION
 from brimful.units import format_bytes
 
@@ -61,6 +62,34 @@ def test_auto_is_left_and_the_unknown_is_named(tmp_path):
     assert {"train_batch_size", "gradient_clipping"} <= set(found.left)
     assert found.unread == ("odd.key=7",)
     assert "clip" not in flags_of(found)
+
+
+LIVE, REUSED = "stage3_max_live_parameters:1000000000", "stage3_max_reuse_distance:1000000000"
+THRESHOLD = "stage3_param_persistence_threshold:100000"
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ({"stage": 0, "overlap_comm": True}, None),
+        ({"stage": 1}, "overlap_comm:false,reduce_bucket_size:500000000"),
+        ({"stage": 2, "overlap_comm": True, "reduce_bucket_size": 2e8},
+         "overlap_comm:true,reduce_bucket_size:200000000"),
+        ({"stage": 2, "overlap_comm": False, "reduce_bucket_size": "auto"}, "overlap_comm:false"),
+        ({"stage": 3, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"},
+         f"overlap_comm:true,sub_group_size:1000000000,{THRESHOLD},{LIVE},{REUSED}"),
+        ({"stage": 3, "overlap_comm": False, "reduce_bucket_size": "auto", "sub_group_size": 0,
+          "prefetch_bucket_size": 7, "max_live_parameters": 0, "max_reuse_distance": 0},
+         ("overlap_comm:false,sub_group_size:0,stage3_prefetch_bucket_size:7,"
+          f"{THRESHOLD},stage3_max_live_parameters:0,stage3_max_reuse_distance:0")),
+    ],
+)  # fmt: skip
+def test_how_its_engine_shards_is_taken_with_its_own_defaults(tmp_path, section, settings):
+    found = read(tmp_path, zero_optimization={**section, "round_robin_gradients": True})
+    assert found.engine_settings == settings
+    assert not any("bucket" in each or "overlap" in each for each in found.unread if settings)
+    if settings is not None:
+        parse_engine_settings(settings)
 
 
 def test_every_leaf_ends_somewhere(tmp_path):

@@ -1,6 +1,7 @@
 """YAMLs of Axolotl and of LLaMA-Factory read back into flags."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -84,11 +85,15 @@ def test_axolotl_holds_stacked_experts_in_fp32_unless_they_are_packed(tmp_path):
     taken, found = read(tmp_path, mixture, num_devices=1)
     assert taken["upcast"] == "all"
     assert any("experts in fp32" in note for note in found.notes)
-    packed, _ = read(tmp_path, {**mixture, "quantize_moe_experts": True}, num_devices=1)
+    packed, found = read(tmp_path, {**mixture, "quantize_moe_experts": True}, num_devices=1)
     assert "upcast" not in packed
+    (words,) = found.stand_ins
+    assert re.search(r"planned in 16 bits: packed they take \d+\.\d\d GiB less", words)
 
 
 def test_llama_factory_says_what_is_trained_and_how(tmp_path):
+    _, found = read(tmp_path, {**FACTORY, "use_unsloth_gc": True})
+    assert any("recomputed layers on the host" in each for each in found.stand_ins)
     taken, found = read(tmp_path, FACTORY)
     assert taken == {
         "task": "chat", "method": "lora", "base": "bf16", "lora_rank": 8,

@@ -13,7 +13,8 @@ from evidence import read_evidence
 
 from brimful.cli.main import parser_of
 from brimful.cli.resolved import asked
-from brimful.cost.deepspeed_engine import _of_rank, fullest_rank, pieces_of
+from brimful.cost.deepspeed_engine import _of_rank, fullest_rank
+from brimful.cost.deepspeed_pieces import pieces_of
 from brimful.cost.estimate import estimate
 from brimful.cost.memory import phase_peaks
 from brimful.units import MIB

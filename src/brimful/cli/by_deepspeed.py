@@ -1,27 +1,31 @@
-"""A file of DeepSpeed's that offloads parameters on several GPUs: answered by DeepSpeed's formula.
+"""What DeepSpeed's own engine takes of what is planned: by its formula, without a search.
 
-Our own loop does not run it; what its engine holds is predicted, and nothing of it is searched.
+A file of its that offloads parameters on several GPUs is answered so, as our own loop does not run
+it, and so is one for which the engine is named. Of other files it stands beside the answer.
 """
 
 import argparse
 from collections.abc import Callable, Mapping
 
 from brimful.cli import defaults
+from brimful.cli.engine_words import ENGINE, settings_of
 from brimful.cli.output import show_facts
 from brimful.show.summary import Fact
+from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.text.terminal import note
 from brimful.units import format_bytes
 
-ENGINE = "deepspeed"
 _AC = "full"
 
 
 def is_meant(args: argparse.Namespace, source: Mapping[str, object]) -> bool:
-    """Whether the flags that a file says ask for what DeepSpeed alone runs."""
+    """Whether DeepSpeed's engine is asked for a file, or it says what that engine alone runs."""
     from brimful.hardware.gpus import count_devices
 
     if not source:
         return False
+    if args.engine == ENGINE:
+        return args.program is None
     num_devices = count_devices(args.gpus or defaults.GPUS)
     is_full = args.method in {None, "full"}
     return num_devices > 1 and args.offload == "parameters" and args.engine is None and is_full
@@ -32,7 +36,7 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
     from brimful.cli import estimate
     from brimful.cli.main import as_verb
 
-    args.engine = ENGINE
+    args.engine, args.engine_settings = ENGINE, settings_of(args)
     if not args.json:
         show_source()
     told = as_verb("estimate", args)
@@ -44,10 +48,16 @@ def answer(args: argparse.Namespace, show_source: Callable[[], None]) -> int:
         note(f"brimful: {args.output} is not written: nothing was searched")
     code = estimate.run(told)
     if not args.json:
-        words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
-        host = _host_facts(told) if _is_all_on_host(args) else ()
-        show_facts(*args.beside_verdict, *host, Fact("unknown", words))
+        is_away = told.offload not in {None, NO_OFFLOAD}
+        show_facts(*args.beside_verdict, *(_away_facts(args, told) if is_away else ()))
     return code
+
+
+def _away_facts(args: argparse.Namespace, told: argparse.Namespace) -> tuple[Fact, ...]:
+    """Say what is known of the host, and what is not."""
+    words = "what DeepSpeed's copies and its Adam on the CPU take; the speed is at most that"
+    host = _host_facts(told) if _is_all_on_host(args) else ()
+    return (*host, Fact("unknown", words))
 
 
 def _is_all_on_host(args: argparse.Namespace) -> bool:

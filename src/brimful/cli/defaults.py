@@ -38,6 +38,7 @@ LOSS_CHUNKS = 1
 ACCUMULATE: Accumulate = "reduce-each"
 PP_SCHEDULE: PipelineSchedule = "1f1b"
 ENGINE: Engine = "torch"
+ENGINE_SETTINGS = ""
 OFFLOAD = "none"
 COMPILE: Compile = "none"
 FSDP = DEFAULT_FSDP
@@ -180,6 +181,7 @@ WITHOUT: dict[str, str] = {
     "accumulate": f"default {ACCUMULATE}",
     "reference": "default adapters-off where there are adapters, else resident",
     "engine": f"default {ENGINE}",
+    "engine_settings": "default: as export --to deepspeed writes them",
     "offload": f"default {OFFLOAD}",
     "compile": f"default {COMPILE}",
     "fsdp": f"default {FSDP}",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brimful.cli import parsing, resolved, usual
+from brimful.cli import engine_words, parsing, resolved, usual
 from brimful.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -263,7 +263,8 @@ def simulates_as(args: argparse.Namespace, plan: "Plan") -> "Simulates | None":
         return None
     from brimful.export.programs import simulates_as as simulates
 
-    simulation: Simulates = simulates(args.program)
+    settings = engine_words.settings_of(args)
+    simulation: Simulates = simulates(args.program, settings)
     return simulation
 
 
@@ -291,8 +292,9 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
 
         name = whose_file(source)
         whose = "" if args.program is None else ", of all that it can do"
-        words = f"numbers are of Brimful's own loop{whose}"
-        words += f"; --for {name} plans for it" if name in TARGETS else ""
+        also = f"--for {name} plans for it" if name in TARGETS else ""
+        also = engine_words.engine_words(args, plan) or also
+        words = "; ".join(filter(None, (f"numbers are of Brimful's own loop{whose}", also)))
         if args.program is None:
             words = f"settings that {name} takes; {words}"
         return (Fact("program", words),)
@@ -311,9 +313,9 @@ def program_facts(args: argparse.Namespace, plan: "Plan", *, is_proven: bool) ->
 def program_json(
     args: argparse.Namespace, plan: "Plan", *, is_proven: bool
 ) -> "dict[str, dict[str, object]]":
-    """Return the same for JSON: nothing where no other program was asked for."""
+    """Return the same for JSON: of our own what DeepSpeed's engine takes, where a file runs it."""
     if not is_other(args):
-        return {}
+        return engine_words.engine_json(args, plan)
     why = why_not_run(args, plan)
     is_run = is_proven and not why
     return {"program": {"name": args.program, "is_simulated": is_run, "why_not": why}}

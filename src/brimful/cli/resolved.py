@@ -496,6 +496,7 @@ def _strategy(
         **_pipeline_from(args),
         reference=_or(args.reference, default_reference(job)),
         engine=engine,
+        engine_settings=_or(args.engine_settings, defaults.ENGINE_SETTINGS),
         offload=_offload(args, job, engine),
         optimizer_in_backward=bool(args.optimizer_in_backward),
         compile=_or(args.compile, defaults.COMPILE),

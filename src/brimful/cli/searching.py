@@ -61,11 +61,19 @@ def asked(args: argparse.Namespace, *, traces: "Chosen | None" = None) -> Questi
     job, cluster = resolved.job_from(args), resolved.cluster_from(args)
     if args.engine not in {None, defaults.ENGINE}:
         raise UnknownMemoryError(
-            f"--engine {args.engine} is not searched by this version, which can neither predict "
-            f"nor simulate it; brimful train with it runs the strategy that the flags say",
+            f"--engine {args.engine} is not searched by this version; brimful estimate with it "
+            f"predicts the strategy that the flags say, and brimful train runs it",
             nearest={"engine": defaults.ENGINE},
         )
     (pins, *also), attention = pins_from(args), usual.attention_from(args, job, cluster.device)
+    told = (getattr(args, name, None) for name in ("program", "files_engine_settings"))
+    is_theirs = any(each is not None for each in told)
+    if args.engine_settings and not is_theirs:
+        raise UnsupportedError(
+            "--engine-settings are of --engine deepspeed, which is not searched; leave them out, "
+            "or give both to brimful estimate",
+            nearest={"engine_settings": None},
+        )
     if why_untold(args):  # what cannot run is refused before it is traced
         plainest_strategy(job, pins, attention, cluster.num_devices)
     untold = _traced(args, [pins, *also], traces) if traces else why_untold(args)

@@ -103,6 +103,7 @@ def take_source(args: argparse.Namespace, content: dict[str, Any] | None = None)
         *(("fsdp",) if flat or away.flags else ()), *(("fused_kernels",) if unfused else ()),
         *args.planned_without,
     }  # fmt: skip
+    args.files_engine_settings = read.engine_settings
     args.said_by_file = frozenset(each.flag for each in kept) - left_out
     on_disk, room = _lay_on_disk(args, read.on_disk), _leave_room(args, read)
     stand_ins = (

@@ -21,22 +21,20 @@ as ``build.deepspeed.config`` configures it. Compared with its own code on the p
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from math import prod
-from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from brimful.build.deepspeed.config import (
-    HELD,
-    MAX_LIVE_ELEMENTS,
-    PERSISTED_PER_WIDTH,
-    SUB_GROUP_ELEMENTS,
-    bucket_elements,
-)
 from brimful.cost.additions import is_block
-from brimful.cost.family import family_of
+from brimful.cost.deepspeed_gradients import (
+    Reducing,
+    all_reduced,
+    counts_of,
+    is_gradient,
+    on_its_way,
+)
+from brimful.cost.deepspeed_pieces import Pieces, copies_of, pieces_of
+from brimful.cost.family import family_dimensions, family_of
 from brimful.cost.memory import (
     Step,
     StepMemory,
@@ -47,115 +45,26 @@ from brimful.cost.memory import (
     profile_for,
 )
 from brimful.cost.profiles import EventKind
-from brimful.cost.recipes import FP32_BYTES, HALF_BYTES
+from brimful.cost.recipes import FP32_BYTES
 from brimful.cost.sections import Event, Section, changed, ended, of_bytes
-from brimful.cost.shapes import parameter_shapes
 from brimful.cost.states import States
 from brimful.cost.trained import constants_of
 from brimful.cost.update import Update, settings_of, updater_of
 from brimful.hardware.cluster import Device
-from brimful.models.config import layout_of
+from brimful.techniques.deepspeed_settings import GATHERS_ALL as PARTED
 from brimful.techniques.optimizers import OPTIMIZERS, Updated, bytes_kept
 from brimful.values.job import Job
-from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, REDUCED, TRANSIENTS
+from brimful.values.results import GATHERED, GRADIENTS, ITEM_NAMES, TRANSIENTS
 from brimful.values.strategy import Strategy, num_micro_batches, world_size
 
 _GRADIENT, _GATHERED = ITEM_NAMES.index(GRADIENTS), ITEM_NAMES.index(GATHERED)
-_TRANSIENT, _ON_ITS_WAY = ITEM_NAMES.index(TRANSIENTS), ITEM_NAMES.index(REDUCED)
+_TRANSIENT = ITEM_NAMES.index(TRANSIENTS)
 NORM_BYTES = 8
 """Of a number whose square is added up."""
 _HOST_BYTES = 18
 """Of each parameter on the host: itself in 16 bits; master, moments and gradient in fp32."""
 _HOST_BUFFERS = 1.5
 """By which DeepSpeed's estimate allows for buffers."""
-_ALIGNED = 2
-"""Numbers to which a device's share is aligned (``nccl_start_alignment_factor``)."""
-PARTED = 3
-"""The stage that parts parameters."""
-
-
-Reached = Literal["first", "behind the first", "before the last", "last"]
-"""At which block's backward, or beside which, a process's share is reached."""
-
-
-class Pieces(NamedTuple):
-    """Numbers of what a process holds.
-
-    Attributes:
-        element: Bytes of a parameter and of a gradient.
-        sizes: Of every parameter, in order.
-        whole: Of all parameters, aligned.
-        share: Of the process's share.
-        touched: Of all parameters that its share has a part of.
-        largest: Of the largest of these parts.
-        passed: Of the parameters before its share whose gradients fit into the bucket.
-        reached: When a backward comes to its share.
-        kept_whole: Of parameters that stage 3 does not part.
-        bucket: Of gradients that are reduced together.
-    """
-
-    element: int
-    sizes: tuple[int, ...]
-    whole: int
-    share: int
-    touched: int
-    largest: int
-    passed: int
-    reached: Reached
-    kept_whole: int
-    bucket: int
-
-
-def pieces_of(job: Job, strategy: Strategy, rank: int = 0) -> Pieces:
-    """Return the sizes of a process's flat pieces.
-
-    ``strategy``: how, with ``engine=deepspeed``.
-    """
-    sizes = tuple(prod(shape) for shape in parameter_shapes(job.model))
-    num, width = world_size(strategy), job.model.hidden_size
-    share = -(-sum(sizes) // (_ALIGNED * num)) * _ALIGNED
-    first, last = rank * share, (rank + 1) * share
-    mine = _touched(sizes, share, rank)
-    small = [size for size in sizes if size <= PERSISTED_PER_WIDTH * width]
-    begin, bucket = min(mine, default=(0, 0))[0], bucket_elements(job)
-    before = zip(sizes, accumulate(sizes), strict=True)
-    return Pieces(
-        element=HALF_BYTES if HELD.get(job.precision) in {"bf16", "fp16"} else FP32_BYTES,
-        sizes=sizes,
-        whole=share * num,
-        share=share,
-        touched=sum(end - begin for begin, end in mine),
-        largest=max((min(end, last) - max(begin, first) for begin, end in mine), default=0),
-        passed=sum(size for size, end in before if end <= begin and size <= bucket),
-        reached=_reached(job, last),
-        kept_whole=sum(small),
-        bucket=bucket,
-    )
-
-
-def _touched(sizes: Sequence[int], share: int, rank: int) -> list[tuple[int, int]]:
-    """Return the parameters that a process's share has a part of, each by its begin and end."""
-    spans = zip(sizes, accumulate(sizes), strict=True)
-    first, last = rank * share, (rank + 1) * share
-    return [(end - n, end) for n, end in spans if end - n < last and end > first]
-
-
-def _reached(job: Job, last: int) -> Reached:
-    """Say when a backward comes to the parameters before a place.
-
-    Blocks between the first and the last are one run: those behind the middle stand for its begin,
-    those before it for its end.
-    """
-    layout = layout_of(job.model)
-    of_block = [each.num_elements for each in layout.blocks[-1].parameters]
-    before = [each.num_elements for each in layout.embedding]
-    behind = [each.num_elements for each in (*layout.final, *layout.head)]
-    num = sum(prod(shape) for shape in parameter_shapes(job.model))
-    if last > num - sum(behind) - sum(of_block):
-        return "first"
-    if last <= sum(before) + sum(of_block):
-        return "last"
-    return "behind the first" if 2 * last > num else "before the last"
 
 
 def engine_memory(job: Job, strategy: Strategy, device: Device) -> StepMemory:
@@ -219,6 +128,7 @@ def _held(job: Job, strategy: Strategy, pieces: Pieces) -> States:
     else:
         trained = pieces.whole * element
         kept = pieces.whole if strategy.zero == 1 else pieces.touched * (not is_away)
+        kept += pieces.in_buckets * (strategy.zero == 1)  # which has them from the first on
         gradients = kept * element * is_later + max(pieces.sizes) * element * is_away
     return States(
         frozen=0,
@@ -282,7 +192,7 @@ def _update(job: Job, strategy: Strategy, device: Device, pieces: Pieces) -> Upd
     flat = [Updated((share,))]
     kept = share * FP32_BYTES + bytes_kept(rule, flat, settings)
     most = max(moment.num_bytes for moment in rule.moments(flat, settings))
-    at_once = min(share, SUB_GROUP_ELEMENTS) if strategy.zero == PARTED else share
+    at_once = min(share, pieces.settings.sub_group_size) if strategy.zero == PARTED else share
     wide = at_once * FP32_BYTES
     gradients = 0 if strategy.zero == PARTED else pieces.touched * element
     transient = max(
@@ -298,16 +208,24 @@ def as_engine(
 ) -> list[Section]:
     """Return a micro-batch whose gradients go as they are reduced."""
     num_before = sum(section.run.phase == "forward" for section in sections)
-    stays = strategy.zero == 1 and num_micro_batches(job, strategy) == 1
-    found = sections if stays else _all_reduced(sections, job, num_before)
+    is_alone = num_micro_batches(job, strategy) == 1
+    # Stage 1 reduces when all gradients are there, and beside the last backward where it overlaps.
+    waits = strategy.zero == 1 and not pieces.settings.overlap_comm
+    found = sections
+    if not (waits and is_alone):
+        copied = _TRANSIENT if strategy.zero != 1 or is_alone else None
+        found = _all_reduced(sections, pieces, job, strategy, copied)
     if strategy.zero == PARTED:
         return list(_gathered(found, pieces))
-    if strategy.zero == 1:  # which reduces when all gradients are there
+    if waits:
         shares = _shares(pieces, strategy)
         passed = of_bytes(pieces.passed * pieces.element, _GRADIENT)
-        found = _with_bucket(found, pieces, num_before, last=[Event(ended(passed)), *shares])
+        last = [Event(ended(passed)), *shares]
         gone = [Event(ended(each.kind)) for each in shares]
+        found = _with_bucket(found, pieces, last, comes=is_alone, goes=is_alone)
         return [*found[:-1], _with(found[-1], behind=[*gone, Event(passed)])]
+    if strategy.zero == 1 and not is_alone:
+        return found
     return _with_share(found, pieces, strategy, num_before, stays=False)
 
 
@@ -328,24 +246,40 @@ def as_requested(  # noqa: PLR0913 - what a micro-batch is made of
     """
     num_before = sum(section.run.phase == "forward" for section in sections)
     if strategy.zero == 1:
-        has_share = is_last and strategy.offload == "none"
-        share = [Event(share_kind(pieces))] * has_share
-        return _with_bucket(sections, pieces, num_before, last=share)
+        copies = (of_bytes(num * pieces.element, _TRANSIENT) for num in copies_of(pieces))
+        last = [event for copy in copies for event in (Event(copy), Event(ended(copy)))]
+        last += [Event(share_kind(pieces))] * (strategy.offload == "none")
+        return _with_bucket(sections, pieces, last if is_last else (), comes=is_first, goes=is_last)
+    apart = None if strategy.zero == PARTED else _GATHERED  # on the one stream of stage 2's own
+    copied = apart if pieces.settings.overlap_comm else _TRANSIENT
+    found = _all_reduced(sections, pieces, job, strategy, copied)
     if strategy.zero == PARTED:
-        found = _all_reduced(sections, job, num_before, is_copied=False)
-        return list(map(_on_its_way, found))
-    found = _all_reduced(sections, job, num_before)
+        return list(map(on_its_way, found))
     return _with_share(found, pieces, strategy, num_before, stays=is_first)
 
 
 def _all_reduced(
-    sections: list[Section], job: Job, num_before: int, *, is_copied: bool = True
+    sections: list[Section],
+    pieces: Pieces,
+    job: Job,
+    strategy: Strategy,
+    copied: int | None = _TRANSIENT,
 ) -> list[Section]:
-    backward = (_reduced(each, is_copied=is_copied) for each in sections[num_before:])
-    found = [*sections[:num_before], *backward]
-    if job.model.tied_embeddings:
-        _keep_head(found, num_before)
-    return found
+    """Return a micro-batch whose gradients are reduced.
+
+    ``copied``: the class of their flat copies; None: what they are reduced out of is counted apart.
+    """
+    of_one, alone = alone_of(job, strategy)
+    family = family_of(of_one, alone)
+    how = Reducing(
+        dims=family_dimensions(of_one, family),
+        counts=counts_of(of_one, family, sections),
+        bucket_bytes=pieces.bucket * pieces.element,
+        copied=copied,
+        copies_one=strategy.zero != PARTED,
+        is_tied=job.model.tied_embeddings,
+    )
+    return all_reduced(sections, how)
 
 
 def _shares(pieces: Pieces, strategy: Strategy) -> list[Event]:
@@ -359,16 +293,25 @@ def share_kind(pieces: Pieces) -> EventKind:
 
 
 def _with_bucket(
-    sections: list[Section], pieces: Pieces, num_before: int, last: Sequence[Event] = ()
+    sections: list[Section],
+    pieces: Pieces,
+    last: Sequence[Event] = (),
+    *,
+    comes: bool = True,
+    goes: bool = True,
 ) -> list[Section]:
-    """Let the bucket come as a backward begins, and go when it ends.
+    """Let the bucket come with the first gradients, or two that take turns, and go with the last.
 
     ``last``: what comes and goes before that, as ``independent_gradient_partition_epilogue`` calls
-    ``_release_ipg_buffers`` behind what it reduces.
+    ``_release_ipg_buffers`` behind what it reduces. ``comes``, ``goes``: stage 1 reduces behind a
+    step's last micro-batch, and has the bucket from the first one's gradients on.
     """
-    found, bucket = [*sections], Event(of_bytes(pieces.bucket * pieces.element, _TRANSIENT))
-    found[num_before] = _with(found[num_before], before=[bucket])
-    found[-1] = _with(found[-1], behind=[*last, Event(ended(bucket.kind))])
+    found = [*sections]
+    bucket = Event(of_bytes(pieces.in_buckets * pieces.element, _TRANSIENT))
+    if comes:
+        place = next(n for n, each in enumerate(found) if any(map(is_gradient, each.events)))
+        found[place] = _with(found[place], behind=[bucket])
+    found[-1] = _with(found[-1], behind=[*last, *[Event(ended(bucket.kind))] * goes])
     return found
 
 
@@ -379,7 +322,7 @@ def _with_share(
 
     ``num_before``: runs of the forward.
     """
-    found, shares = _with_bucket(sections, pieces, num_before), _shares(pieces, strategy)
+    found, shares = _with_bucket(sections, pieces), _shares(pieces, strategy)
     blocks = [n for n, s in enumerate(found) if n >= num_before and is_block(s.run)]
     place = blocks[0] if "first" in pieces.reached else blocks[-1]
     is_before = pieces.reached in {"first", "before the last"}
@@ -390,85 +333,18 @@ def _with_share(
     return found
 
 
-def sub_groups(num: int) -> list[int]:
-    """Return how many numbers of a share stage 3 updates at a time."""
-    whole, rest = divmod(num, SUB_GROUP_ELEMENTS)
-    return [SUB_GROUP_ELEMENTS] * whole + [rest] * bool(rest)
-
-
 def _with(section: Section, before: Sequence[Event] = (), behind: Sequence[Event] = ()) -> Section:
     return section._replace(events=(*before, *section.events, *behind))
-
-
-def _keep_head(found: list[Section], first: int) -> None:
-    """Let the gradient of a tied head stay until backward has come to the embedding.
-
-    ``first``: the run with which backward begins: the head's gradient is the first that comes.
-    """
-    for place in range(first, len(found)):
-        events = list(found[place].events)
-        head = next((event for event in events if _is_gradient(event)), None)
-        if head is not None:
-            gone = Event(ended(head.kind))
-            events.remove(gone)
-            found[place] = found[place]._replace(events=tuple(events))
-            found[-1] = _with(found[-1], behind=[gone])
-            return
-
-
-def _is_gradient(event: Event) -> bool:
-    return event.piece is None and event.kind.item == _GRADIENT and not event.kind.mark
-
-
-def _reduced(section: Section, *, is_copied: bool = True) -> Section:
-    """Return a run of backward in which a gradient waits for the next to come, at most.
-
-    ``is_copied``: whether it is reduced out of a flat copy.
-    """
-    return section._replace(events=tuple(_waiting(section.events, is_copied=is_copied)))
-
-
-def _on_its_way(section: Section) -> Section:
-    """Return a run whose gradients are on their way to another stream."""
-    lent = (
-        event._replace(kind=replace(event.kind, item=_ON_ITS_WAY)) if _is_gradient(event) else event
-        for event in section.events
-    )
-    return section._replace(events=tuple(lent))
-
-
-def _waiting(events: tuple[Event, ...], *, is_copied: bool) -> Iterator[Event]:
-    waits: Event | None = None
-    for event in events:
-        if not _is_gradient(event):
-            yield event
-            continue
-        if event.kind.terms[0].coefficient < 0:  # nobody else lets go of it
-            continue
-        yield from _gone(waits, is_copied=is_copied)
-        yield event
-        waits = event
-    yield from _gone(waits, is_copied=is_copied)
-
-
-def _gone(waits: Event | None, *, is_copied: bool) -> Iterator[Event]:
-    """Yield how a gradient is reduced: a flat copy comes and goes, and it goes too."""
-    if waits is None:
-        return
-    if is_copied:
-        copy = EventKind(waits.kind.terms, _TRANSIENT, waits.kind.origin)
-        yield Event(copy)
-        yield Event(ended(copy))
-    yield Event(ended(waits.kind))
 
 
 def _gathered(sections: list[Section], pieces: Pieces) -> Iterator[Section]:
     """Yield the runs with what is whole while they run."""
     # How many numbers are whole while the model runs. Each module has those behind it fetched, a
-    # bucket of them at least, so that what is whole grows to all that may be.
-    whole = min(sum(pieces.sizes) - pieces.kept_whole, MAX_LIVE_ELEMENTS)
+    # bucket of them at least, so that what is whole grows to all that may be, or to one at a time.
+    most = min(sum(pieces.sizes) - pieces.kept_whole, pieces.settings.stage3_max_live_parameters)
     for section in sections:
+        one = pieces.of_block if is_block(section.run) else max(pieces.sizes)
         is_last = section is sections[-1]  # behind which nothing is fetched
-        num = (pieces.sizes[0] if is_last else whole) * pieces.element
+        num = (pieces.sizes[0] if is_last else max(most, one)) * pieces.element
         come, go = (Event(of_bytes(sign * num, _GATHERED)) for sign in (1, -1))
         yield section._replace(events=(come, *section.events, go))

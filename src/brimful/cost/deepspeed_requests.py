@@ -20,15 +20,12 @@ from brimful.allocator.replay import Requests
 from brimful.cost.asked import Asked
 from brimful.cost.deepspeed_engine import (
     NORM_BYTES,
-    PARTED,
-    Pieces,
     alone_of,
     as_requested,
     fullest_rank,
-    pieces_of,
     share_kind,
-    sub_groups,
 )
+from brimful.cost.deepspeed_pieces import Pieces, pieces_of, shares_of, sub_groups
 from brimful.cost.family import family_of
 from brimful.cost.memory import Step, family_steps, profile_for
 from brimful.cost.micro_batch import MicroBatch, Work, marked_bytes
@@ -42,6 +39,7 @@ from brimful.cost.sections import changed
 from brimful.cost.trained import constants_of
 from brimful.cost.update import settings_of, state_tensors, updater_of
 from brimful.hardware.cluster import Device
+from brimful.techniques.deepspeed_settings import GATHERS_ALL as PARTED
 from brimful.techniques.optimizers import OPTIMIZERS, Updated
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, num_micro_batches, world_size
@@ -89,6 +87,7 @@ class _Engine:
         self._asked, self._job, self._strategy = asked, job, strategy
         self._device, self._pieces = device, pieces
         self._is_parted, self._is_away = strategy.zero == PARTED, strategy.offload != "none"
+        self._overlaps = bool(pieces.settings.overlap_comm) and self._is_parted
         self._num = world_size(strategy)
         self._modules: PartedModules | None = None
         self._shares: list[int] = []
@@ -113,30 +112,25 @@ class _Engine:
 
     def _part(self, whole: Sequence[int]) -> None:
         """Ask for a share of each parameter, then for all shares in one, and for the buffers."""
-        asked, element = self._asked, self._pieces.element
-        shares = list[int]()
-        for row, num in zip(whole, self._pieces.sizes, strict=True):
-            shares.append(asked.allocate(-(-num // self._num) * element))
+        asked, pieces, element = self._asked, self._pieces, self._pieces.element
+        every, shares = shares_of(pieces, self._num), list[int]()
+        for row, num in zip(whole, every, strict=True):
+            shares.append(asked.allocate(num * element))
             asked.free([row])
         asked.free(shares)
         asked.flush()
         if self._strategy.offload != "parameters":
-            asked.allocate(self._share * element)
-        groups = sub_groups(self._share)
+            asked.allocate(sum(every) * element)
+        groups = sub_groups(pieces, self._num)
         for num in groups:
             self._widen(num)
         if not self._is_away:
             asked.pass_by([max(groups) * FP32_BYTES])
         asked.allocate(self._pieces.bucket * element)
         if not self._is_away:
-            asked.allocate(self._share * element)
+            asked.allocate(sum(every) * element)
         for num in self._pieces.sizes:
             asked.pass_by([num * element])
-
-    @property
-    def _share(self) -> int:
-        """Numbers of all parameters' shares, each padded."""
-        return sum(-(-num // self._num) for num in self._pieces.sizes)
 
     def _widen(self, num: int) -> None:
         """Ask for the fp32 copy of so many numbers; what is copied is there twice meanwhile."""
@@ -160,7 +154,7 @@ class _Engine:
         steps = list(self._steps(family_steps(of_one, profile, family)))
         marked = marked_bytes(of_one, family, self._device, profile)
         sums = row_sums(of_one, family, chips_of(of_one, self._device))
-        works = works_of(of_one, family, steps, marked, sums, lends=self._is_parted)
+        works = works_of(of_one, family, steps, marked, sums, lends=self._overlaps)
         every = zip(steps, works, strict=True)
         return [_Micro(batch, runs, each) for (_, runs), (batch, each) in every], marked
 
@@ -196,8 +190,9 @@ class _Engine:
             for _ in range(work.times):
                 self._modules.enter(run, work.num_ops)
                 batch.ask(self._asked, [work._replace(times=1, num_ops=0)])
-        num_bytes = self._pieces.bucket * self._pieces.element
-        self._asked.free([self._asked.allocate(num_bytes, REDUCES)])
+        if self._overlaps:
+            num = min(self._pieces.bucket, sum(self._pieces.sizes))
+            self._asked.free([self._asked.allocate(num * self._pieces.element, REDUCES)])
         self._asked.wait()
 
     def update(self, *, is_first: bool) -> None:
@@ -212,7 +207,7 @@ class _Engine:
             return
         rule = OPTIMIZERS[self._job.optimizer]
         settings = settings_of(self._job, updater_of(self._device, self._num))
-        groups = sub_groups(self._share) if self._is_parted else [pieces.share]
+        groups = sub_groups(pieces, self._num) if self._is_parted else [pieces.share]
         for num in groups:
             flat = asked.allocate(num * pieces.element)
             wide = flat

@@ -16,15 +16,15 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from brimful.build.deepspeed.config import MAX_LIVE_ELEMENTS, PERSISTED_PER_WIDTH
 from brimful.cost.additions import is_block
 from brimful.cost.asked import Asked
-from brimful.cost.deepspeed_engine import Pieces
-from brimful.cost.piece_tensors import GATHERS
+from brimful.cost.deepspeed_pieces import Pieces
+from brimful.cost.piece_tensors import COMPUTES, GATHERS
 from brimful.cost.profiles import Run
 from brimful.cost.trained import modules_of
 from brimful.models.config import layout_of
 from brimful.models.layout import Parameter
+from brimful.techniques.deepspeed_settings import EngineSettings
 from brimful.values.job import Job
 from brimful.values.strategy import Strategy, world_size
 
@@ -41,17 +41,12 @@ class Limits(NamedTuple):
     Attributes:
         element: Bytes of a number.
         world_size: Processes that each have a share.
-        bucket: Numbers that are fetched ahead at a time, and within which one that is needed again
-            stays.
-        most: Numbers that may be whole.
-        kept: Numbers of a parameter that is never parted once it was gathered, at most.
+        settings: How many may be whole, are fetched ahead, and stay.
     """
 
     element: int
     world_size: int
-    bucket: int
-    most: int
-    kept: int
+    settings: EngineSettings
 
 
 class Modules(NamedTuple):
@@ -73,6 +68,7 @@ class PartedModules:
         ``sizes``: numbers of every parameter.
         """
         self._asked, self._sizes, self._limits = asked, sizes, limits
+        self._stream = GATHERS if limits.settings.overlap_comm else COMPUTES
         self._layout = modules
         self._rows: dict[int, int] = {}
         self._coming: dict[int, _Together] = {}
@@ -117,7 +113,7 @@ class PartedModules:
 
     def release_all(self) -> None:
         """Let go of everything, as before an update."""
-        self._asked.free_used([*self._rows.values()])
+        self._free([*self._rows.values()])
         self._rows.clear()
 
     def _begin(self) -> None:
@@ -151,24 +147,34 @@ class PartedModules:
             gone = [
                 each
                 for each in gone
-                if self._sizes[each] > self._limits.kept and self._needed_at[each] <= self._step
+                if self._sizes[each] > self._limits.settings.stage3_param_persistence_threshold
+                and self._needed_at[each] <= self._step
             ]
-        self._asked.free_used([self._rows.pop(each) for each in gone])
+        self._free([self._rows.pop(each) for each in gone])
         self._asked.launch(len(gone))
         self._num_whole -= sum(self._sizes[each] for each in gone)
 
+    def _free(self, rows: Sequence[int]) -> None:
+        """Give rows back, which the stream that computes may still use where it is another."""
+        if self._limits.settings.overlap_comm:
+            self._asked.free_used(rows)
+        else:
+            self._asked.free(rows)
+
     def _needed_soon(self) -> frozenset[int]:
-        """Return the parameters of modules within a bucket of numbers."""
+        """Return the parameters of modules that come within as many numbers as stay."""
         found, num = set[int](), 0
         for module in self._order[self._step :]:
-            if num >= self._limits.bucket:
+            if num >= self._limits.settings.stage3_max_reuse_distance:
                 break
             found.update(module)
             num += sum(self._sizes[each] for each in module)
         return frozenset(found)
 
     def _fetch_ahead(self) -> None:
-        most = min(self._limits.most - self._num_whole, self._limits.bucket)
+        settings = self._limits.settings
+        left = settings.stage3_max_live_parameters - self._num_whole
+        most = min(left, settings.stage3_prefetch_bucket_size)
         ahead, num = list[int](), 0
         while self._queue and num < most:
             each, step = self._queue.popleft()
@@ -186,7 +192,7 @@ class PartedModules:
         if not parameters:
             return
         num = sum(self._padded(each) for each in parameters)
-        row = self._asked.allocate(num * self._limits.element, GATHERS)
+        row = self._asked.allocate(num * self._limits.element, self._stream)
         self._num_whole += sum(self._sizes[each] for each in parameters)
         self._asked.launch(1)
         if len(parameters) == 1:
@@ -203,7 +209,7 @@ class PartedModules:
         if len(together.left) == len(together.every):
             for each in together.every:
                 num_bytes = self._sizes[each] * self._limits.element
-                self._rows[each] = self._asked.allocate(num_bytes, GATHERS)
+                self._rows[each] = self._asked.allocate(num_bytes, self._stream)
             # one copy of each, of as many parts, each of which is said to be used
             self._asked.launch(len(together.every) * (1 + self._limits.world_size))
         together.left.remove(parameter)
@@ -220,13 +226,7 @@ def parted_modules(asked: Asked, job: Job, strategy: Strategy, pieces: Pieces) -
 
     ``asked``: what was asked for before. ``pieces``: of the process that asks.
     """
-    limits = Limits(
-        element=pieces.element,
-        world_size=world_size(strategy),
-        bucket=pieces.bucket,
-        most=MAX_LIVE_ELEMENTS,
-        kept=PERSISTED_PER_WIDTH * job.model.hidden_size,
-    )
+    limits = Limits(pieces.element, world_size(strategy), pieces.settings)
     return PartedModules(asked, pieces.sizes, _modules(job), limits)
 
 

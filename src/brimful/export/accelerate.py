@@ -42,6 +42,7 @@ _SAID = (
     "dp_shard",
     "tp",
     "engine",
+    "engine_settings",
     "offload",
     "compile",
     "fsdp",

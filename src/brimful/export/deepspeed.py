@@ -40,6 +40,7 @@ _SAID = (
     "global_batch", "micro_batch", "clip", "zero", "precision", "optimizer", "beta1", "beta2",
     "epsilon", "learning_rate", "weight_decay", "schedule", "warmup_steps", "num_steps",
     "loss_scale", "dp_replicate", "dp_shard", "offload", "engine",
+    "engine_settings",
 )  # fmt: skip
 
 

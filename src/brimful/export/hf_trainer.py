@@ -29,7 +29,7 @@ _SAID = (
     "global_batch", "micro_batch", "num_steps", "learning_rate", "weight_decay", "beta1", "beta2",
     "epsilon", "clip", "seed", "precision", "optimizer", "schedule", "warmup_steps",
     "zero", "dp_shard", "dp_replicate", "activation_checkpointing", "engine", "accumulate",
-    "fused_kernels", "fsdp",
+    "engine_settings", "fused_kernels", "fsdp",
 )  # fmt: skip
 _COSINE = {
     "lr_scheduler_type": "cosine_with_min_lr",

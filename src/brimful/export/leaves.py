@@ -62,6 +62,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         moves_shards: The key by which FSDP keeps shards of parameters on the host too; empty: none.
         beside_bytes: Of each parameter, what its GPU keeps beside what is planned.
         beside: What that is, in words.
+        engine_settings: How DeepSpeed's engine shards, as a strategy says it; None: it does not.
     """
 
     taken: tuple[Taken, ...]
@@ -75,6 +76,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     moves_shards: str = ""
     beside_bytes: int = 0
     beside: str = ""
+    engine_settings: str | None = None
 
     def joined(self, other: "Read", section: str = "") -> "Read":
         """Return what this file and another say; where both say a flag, as this one does.
@@ -96,6 +98,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
             moves_shards=self.moves_shards or other.moves_shards,
             beside_bytes=self.beside_bytes or other.beside_bytes,
             beside=self.beside or other.beside,
+            engine_settings=self.engine_settings or other.engine_settings,
         )
 
 
@@ -118,6 +121,7 @@ class Leaves:
         self.moves_shards = ""
         self.beside_bytes = 0
         self.beside = ""
+        self.engine_settings: str | None = None
 
     def has(self, section: str) -> bool:
         """Whether anything of a section is still there."""
@@ -192,13 +196,20 @@ class Leaves:
             f"--micro-batch, {batch} of one text; --global-batch says another"
         )
 
-    def cut_rows(self, parts: int, key: str) -> None:
+    def cut_rows(self, parts: int, key: str, num_devices: int = 0) -> None:
         """Have rows that are cut among devices planned as rows of so many tokens, one on each.
 
         Each device has as many tokens then, and what it keeps of them.
 
-        ``parts``: devices that share a row. Raises InputError: they do not divide its tokens.
+        ``parts``: devices that share a row. ``num_devices``: of which they are; 0: who calls has
+        looked whether there are such groups. Raises InputError: they do not divide its tokens, or
+        there are no such groups of the devices.
         """
+        if num_devices and (parts < 1 or num_devices % parts):
+            raise InputError(
+                f"{self.path}: {key}={parts} does not divide {num_devices} devices; give --gpus or "
+                f"correct it"
+            )
         if parts == 1:
             return
         many = "the tokens"
@@ -233,6 +244,7 @@ class Leaves:
             moves_shards=self.moves_shards,
             beside_bytes=self.beside_bytes,
             beside=self.beside,
+            engine_settings=self.engine_settings,
         )
 
 

@@ -62,6 +62,7 @@ _NOTHING: dict[str, tuple[object, ...]] = {
     "pp": (1,),
     "reference": ("none",),
     "engine": ("torch",),
+    "engine_settings": ("",),
     "offload": ("none",),
     "optimizer_in_backward": (False,),
     "compile": ("none",),

@@ -99,10 +99,11 @@ def _is_untold(lost: Lost) -> bool:
     return lost.changes == "memory" and is_of_strategy
 
 
-def simulates_as(to: str) -> "Simulates":
+def simulates_as(to: str, engine_settings: str = "") -> "Simulates":
     """Return what simulates a plan as a target runs it, for the proof of a search.
 
-    ``to``: the target of ``export``.
+    ``to``: the target of ``export``. ``engine_settings``: of DeepSpeed's JSON, if it is handed one
+    (``Strategy``).
     """
 
     def simulate(plan: Plan, _: "Budget") -> "Trial":
@@ -110,7 +111,9 @@ def simulates_as(to: str) -> "Simulates":
         from brimful.simulate.capacity import reserve_for
         from brimful.simulate.proof import tried_with
 
-        program, cluster, allocator = program_of(to, plan), plan.cluster, plan.strategy.allocator
+        strategy = replace(plan.strategy, engine_settings=engine_settings)
+        program, cluster = program_of(to, replace(plan, strategy=strategy)), plan.cluster
+        allocator = plan.strategy.allocator
         asked = [Asked(program, rank, cluster.device.name, allocator) for rank in program.ranks]
         try:
             recordings = run_each(_recorded, asked)

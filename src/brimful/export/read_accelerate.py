@@ -11,7 +11,7 @@ from typing import Any
 
 from brimful.errors import InputError
 from brimful.export.leaves import Leaves, Read
-from brimful.export.read_deepspeed import read_deepspeed
+from brimful.export.read_deepspeed import read_deepspeed, take_engine
 from brimful.export.trainer_leaves import as_engine_runs
 from brimful.values.strategy import FLAT_FSDP
 
@@ -137,6 +137,7 @@ def _deepspeed(leaves: Leaves, num_devices: int) -> None:
         raise InputError(f"{leaves.path}: {key} is {stage}; give 0, 1, 2 or 3")
     if num_devices > 1:
         leaves.say("zero", stage, key)
+        take_engine(leaves, stage)
     away = {what: f"{_DEEPSPEED}.offload_{what}_device" for what in ("param", "optimizer")}
     kept = [what for what, place in away.items() if leaves.place(place, what) == "cpu"]
     what = {"param": "parameters", "optimizer": "optimizer"}

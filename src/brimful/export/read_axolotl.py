@@ -7,6 +7,8 @@ Source: ``src/axolotl/utils/schemas`` (``config.py``, ``peft.py``, ``fsdp.py``, 
 from pathlib import Path
 from typing import Any
 
+from brimful.cost.formats import WeightsFormat
+from brimful.cost.held import pack_experts
 from brimful.errors import InputError, UnknownNameError, UnsupportedError
 from brimful.export.axolotl_memory import take_kept, take_kernels
 from brimful.export.fsdp_leaves import open_fsdp, take_syncs, takes_switch
@@ -24,9 +26,10 @@ from brimful.export.trainer_leaves import (
     take_rates,
     with_deepspeed,
 )
-from brimful.models.config import load_model
+from brimful.models.config import has_layout, load_model
 from brimful.models.mixtures import has_stacks
 from brimful.models.names import find
+from brimful.units import format_bytes
 from brimful.values.job import ALL_LINEAR, QAT
 from brimful.values.strategy import FLAT_FSDP
 
@@ -168,7 +171,18 @@ def _upcast(leaves: Leaves, name: str | None) -> None:
             "Axolotl holds experts in fp32 that are not quantised; quantize_moe_experts packs them"
         )
     elif packs:
-        leaves.notes.append("quantize_moe_experts packs experts too: planned without that")
+        base = next(each.value for each in leaves.taken if each.flag == "base")
+        leaves.stand_ins.append(
+            f"experts of quantize_moe_experts are planned in 16 bits{_packed_words(name, base)}"
+        )
+
+
+def _packed_words(name: str | None, base: WeightsFormat) -> str:
+    """Say how much less experts take that are packed; empty: nobody knows it."""
+    if not _has_stacks(name or "") or not has_layout(spec := load_model(name or "")):
+        return ""
+    saved = format_bytes(pack_experts(spec, base, "bf16"))
+    return f": packed they take {saved} less, but for those of the block that runs"
 
 
 def _has_stacks(name: str) -> bool:
@@ -193,12 +207,7 @@ def _memory(leaves: Leaves, num_devices: int, num_layers: int, *, is_adapted: bo
     take_kernels(leaves, is_adapted=is_adapted, is_flat=is_flat)
     degree = "context_parallel_size"
     cp = leaves.take(degree, int) or leaves.take("sequence_parallel_degree", int) or 1
-    if num_devices % max(cp, 1) or cp < 1:
-        raise InputError(
-            f"{leaves.path}: {degree}={cp} does not divide {num_devices} devices; give --gpus or "
-            f"correct it"
-        )
-    leaves.cut_rows(cp, degree)
+    leaves.cut_rows(cp, degree, num_devices)
     for name, flag in _DEGREES.items():
         value = leaves.take(name, int)
         if value is not None and value < 1:

@@ -15,6 +15,13 @@ from typing import Any
 from brimful.errors import FileFormatError, InputError, UnsupportedError
 from brimful.export.deepspeed import AUTOCAST, COSINE_ENDS_AT, SCALER, SCHEDULERS
 from brimful.export.leaves import AUTO, Leaves, Read, load_json
+from brimful.techniques.deepspeed_settings import (
+    DEEPSPEEDS,
+    OVERLAPS,
+    REDUCED,
+    EngineSettings,
+    spell_engine_settings,
+)
 from brimful.techniques.optimizers import OPTIMIZERS, SQUEEZED, squeezed
 
 PROGRAM = "DeepSpeed"
@@ -22,6 +29,11 @@ _ZERO, _ADAM = "zero_optimization", "optimizer.params"
 OFFLOADS_BOTH = "offload_param without offload_optimizer is planned as if both were offloaded"
 _SHARDS_ALL = 3
 """The stage that shards parameters."""
+_PREFIX = "stage3_"
+"""Of keys that DeepSpeed knows without it too."""
+_WITHOUT_MEMORY = {"allgather_partitions": bool, "allgather_bucket_size": int,
+                   "round_robin_gradients": bool}  # fmt: skip
+"""Parameters are gathered in place, and gradients only ordered."""
 _SCALE_POWER, _SCALE_WINDOW = 16, 1000
 """DeepSpeed's defaults of the loss scale."""
 _READ = {
@@ -119,9 +131,36 @@ def _stage(leaves: Leaves, num_devices: int) -> None:
         leaves.say("dp_replicate", 1, key)
     if stage > 1:  # gradients of every micro-batch are reduced to shards
         leaves.say("accumulate", "reduce-each", key)
+    take_engine(leaves, stage)
     _plus_plus(leaves, stage)
     for degree in ("tp", "pp"):
         leaves.say(degree, 1, "(DeepSpeed's JSON has none)")
+
+
+def take_engine(leaves: Leaves, stage: int) -> None:
+    """Take how its engine shards: by its own defaults where nothing says it.
+
+    What is ``auto`` is what Transformers writes there, and this version too.
+    """
+    if not stage:
+        return
+    found = dict[str, int]()
+    usual = DEEPSPEEDS._replace(overlap_comm=stage == _SHARDS_ALL)._asdict()
+    for name in EngineSettings._fields if stage == _SHARDS_ALL else (OVERLAPS, REDUCED):
+        kind: type = bool if name == OVERLAPS else int
+        spelled = (f"{_ZERO}.{each}" for each in (name, name.removeprefix(_PREFIX)))
+        key = next((each for each in spelled if each in leaves.rest), f"{_ZERO}.{name}")
+        is_open = leaves.rest.get(key) == AUTO
+        value = int(leaves.take(key, kind, usual[name]))
+        if value < 0:
+            raise InputError(f"{leaves.path}: {key} is {value}; give 0 or more")
+        if not is_open:
+            found[name] = value
+    leaves.engine_settings = spell_engine_settings(found)
+    for name, of in _WITHOUT_MEMORY.items():
+        leaves.take(f"{_ZERO}.{name}", of)
+    if not leaves.take(f"{_ZERO}.contiguous_gradients", bool, True):
+        leaves.notes.append("contiguous_gradients=false is planned as true: gradients in a bucket")
 
 
 def _plus_plus(leaves: Leaves, stage: int) -> None:

@@ -130,6 +130,11 @@ def _memory(leaves: Leaves, num_devices: int, task: str, *, is_adapted: bool) ->
     recomputes = take_spread(leaves, num_devices)
     again = "none" if is_off and not recomputes else "full"
     leaves.say("activation_checkpointing", [again], words)
+    if leaves.take("use_unsloth_gc", bool, False) and again == "full":
+        leaves.stand_ins.append(
+            "use_unsloth_gc keeps inputs of recomputed layers on the host: planned on the GPU, "
+            "which takes more"
+        )
     if is_adapted and not is_off:  # a flag for it would leave the formulas for little
         leaves.notes.append(
             "its checkpoints have the first block's input take a gradient: planned without, and "

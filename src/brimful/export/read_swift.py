@@ -82,11 +82,15 @@ def read_swift(path: Path, content: dict[str, Any], *, num_devices: int, num_lay
         if "max_length" in leaves.rest:
             leaves.rest["max_prompt_length"] = leaves.rest.pop("max_length")
         read_grpo.take_grpo(leaves)
-    length = leaves.take("max_length", int)
-    leaves.say("seq_len", length, "max_length")
+    packs = leaves.rest.get("packing") and leaves.rest.get("packing_length") is not None
+    key = "packing_length" if packs else "max_length"  # of rows, where texts are shorter
+    length = leaves.take(key, int)
+    leaves.say("seq_len", length, key)
     if length is None:
         leaves.notes.append("max_length cuts no row: --seq-len says of how many tokens one may be")
     _packing(leaves, task)
+    shared = "sequence_parallel_size"
+    leaves.cut_rows(leaves.take(shared, int, 1), shared, num_devices)
     _batches(leaves, num_devices)
     take_rates(leaves, optimizer="optim", schedule="lr_scheduler_type")
     _rows(leaves)

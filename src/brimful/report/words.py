@@ -278,7 +278,8 @@ def _deepspeed_words(strategy: Strategy) -> str:
         "optimizer": ", optimizer state on the host",
         "parameters": ", parameters and optimizer state on the host",
     }
-    return f"DeepSpeed's ZeRO-{strategy.zero}{away[strategy.offload]}"
+    said = f" ({strategy.engine_settings})" if strategy.engine_settings else ""
+    return f"DeepSpeed's ZeRO-{strategy.zero}{said}{away[strategy.offload]}"
 
 
 _SHARDED = {

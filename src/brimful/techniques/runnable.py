@@ -16,6 +16,7 @@ from brimful.techniques.deepspeed import (
     deepspeed_precision,
     refused_by_deepspeed,
 )
+from brimful.techniques.deepspeed_settings import parse_engine_settings
 from brimful.techniques.dropout import check_dropout
 from brimful.techniques.exact import Field, exactness
 from brimful.techniques.offload import (
@@ -296,7 +297,14 @@ def _check_reference(job: Job, strategy: Strategy) -> None:
 
 def _check_engine(job: Job, strategy: Strategy) -> None:
     """Refuse what an engine cannot do."""
+    parse_engine_settings(strategy.engine_settings)
     if strategy.engine == "torch":
+        if strategy.engine_settings:
+            raise UnsupportedError(
+                f"engine_settings={strategy.engine_settings} are of engine=deepspeed alone; leave "
+                f"them out, or use it",
+                nearest={"engine_settings": None},
+            )
         early, num_devices = strategy.optimizer_in_backward, world_size(strategy)
         _check_sharded_on_host(job, strategy)
         devices = Devices(num_devices, strategy.pp, strategy.zero, strategy.tp)

@@ -84,6 +84,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         accumulate: What happens to gradients between micro-batches (``Accumulate``).
         reference: Where the model is that ``dpo`` compares with (``Reference``).
         engine: Who shards and reduces (``Engine``).
+        engine_settings: Of DeepSpeed's JSON, what is not as this version writes it
+            (``techniques.deepspeed_settings``).
         fsdp: Which FSDP of PyTorch gathers parameters (``Fsdp``).
         offload: What is in host memory between its uses, as people type it (``offload``).
         optimizer_in_backward: Whether each parameter is updated as soon as its gradient is whole.
@@ -131,6 +133,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Flag("what --task dpo compares with: {each}; {default}", left_out=("none",)),
     ] = "none"
     engine: Annotated[Engine, Flag("{either}; {default}; deepspeed is not searched")] = "torch"
+    engine_settings: Annotated[
+        Line,
+        Flag(
+            "of --engine deepspeed, e.g. overlap_comm:false,reduce_bucket_size:5e8; {default}",
+            metavar="SETTINGS",
+        ),
+    ] = ""
     fsdp: Annotated[
         Fsdp, Flag("PyTorch's FSDP of --zero 2 and 3: {either}; {default}; 1 is not searched")
     ] = DEFAULT_FSDP

@@ -45,7 +45,7 @@ LENGTHS = ("seq_len", "global_batch", "tokens", "max_positions")
 JOB = (
     *LENGTHS, "precision", "optimizer", "packing", "lora_rank", "lora_targets", "base",
 )  # fmt: skip
-NO_FIELDS = frozenset({"engine"})
+NO_FIELDS = frozenset({"engine", "engine_settings"})
 """Flags of a strategy that the page does not ask for: it answers for PyTorch's own engine."""
 STRATEGY = tuple(name for name in flags.STRATEGY if name not in NO_FIELDS)
 CLUSTER = ("network", "memory_limit", "card_memory", "host_memory")

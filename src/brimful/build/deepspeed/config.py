@@ -11,6 +11,13 @@ Source: ``deepspeed/runtime/config.py``, ``constants.py``, ``zero/config.py`` an
 import math
 from typing import Any
 
+from brimful.techniques.deepspeed_settings import (
+    DEEPSPEEDS,
+    GATHERS_ALL,
+    OF_STAGE_3,
+    EngineSettings,
+    parse_engine_settings,
+)
 from brimful.values.job import Job, Precision
 from brimful.values.strategy import Strategy, num_micro_batches
 
@@ -24,14 +31,11 @@ HELD: dict[Precision, str] = {
     "fp16-master": "fp16",
 }
 """In which type a recipe holds parameters and gradients, and reduces: as the torch engine does."""
-PERSISTED_PER_WIDTH = 10
+_PERSISTED_PER_WIDTH = 10
 """Parameters of at most this many times the width stay whole under ZeRO-3: norms and biases, whose
 gathering is all latency. What Transformers writes for ``auto`` (``integrations/deepspeed.py``)."""
 ALLGATHER_ELEMENTS = 500_000_000
 """DeepSpeed's default. Parameters are gathered in place, so that it holds no memory."""
-SUB_GROUP_ELEMENTS = 1_000_000_000
-MAX_LIVE_ELEMENTS = 1_000_000_000
-"""DeepSpeed's defaults for ZeRO-3: how much is updated, and may be gathered, at a time."""
 _NEVER = 10**9
 """Steps between DeepSpeed's own reports; the run has its own."""
 
@@ -70,24 +74,32 @@ def deepspeed_config(job: Job, strategy: Strategy) -> Section:
     }
 
 
-def bucket_elements(job: Job) -> int:
-    """Return how many gradients are reduced, or parameters prefetched, at a time.
+def engine_settings(job: Job, strategy: Strategy) -> EngineSettings:
+    """Return how DeepSpeed's engine shards: as a strategy says, and else as is written here.
 
-    The width squared, which is what Transformers writes for ``auto``: one matrix of attention.
+    Buckets are of the width squared, one matrix of attention, as Transformers writes for ``auto``.
     """
-    return job.model.hidden_size**2
+    bucket = job.model.hidden_size**2
+    usual = DEEPSPEEDS._replace(
+        overlap_comm=strategy.zero == GATHERS_ALL,
+        reduce_bucket_size=bucket,
+        stage3_prefetch_bucket_size=bucket,
+        stage3_param_persistence_threshold=_PERSISTED_PER_WIDTH * job.model.hidden_size,
+        stage3_max_reuse_distance=bucket,
+    )
+    return usual._replace(**parse_engine_settings(strategy.engine_settings))
 
 
 def _zero(job: Job, strategy: Strategy) -> Section:
-    bucket, is_last = bucket_elements(job), strategy.zero == 3  # noqa: PLR2004 - ZeRO-3
+    settings = engine_settings(job, strategy)
     section: Section = {
         "stage": strategy.zero,
         "contiguous_gradients": True,
         "reduce_scatter": True,
-        "reduce_bucket_size": bucket,
+        "reduce_bucket_size": settings.reduce_bucket_size,
         "allgather_partitions": True,
         "allgather_bucket_size": ALLGATHER_ELEMENTS,
-        "overlap_comm": is_last,
+        "overlap_comm": bool(settings.overlap_comm),
         "round_robin_gradients": False,
         "ignore_unused_parameters": True,
     }
@@ -95,14 +107,8 @@ def _zero(job: Job, strategy: Strategy) -> Section:
         section["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if strategy.offload == "parameters":
         section["offload_param"] = {"device": "cpu", "pin_memory": True}
-    if is_last:
-        section |= {
-            "sub_group_size": SUB_GROUP_ELEMENTS,
-            "stage3_prefetch_bucket_size": bucket,
-            "stage3_param_persistence_threshold": PERSISTED_PER_WIDTH * job.model.hidden_size,
-            "stage3_max_live_parameters": MAX_LIVE_ELEMENTS,
-            "stage3_max_reuse_distance": bucket,
-        }
+    if strategy.zero == GATHERS_ALL:
+        section |= {key: getattr(settings, key) for key in OF_STAGE_3}
     return section
 
 
