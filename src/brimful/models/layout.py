@@ -22,8 +22,8 @@ Kind = Literal[
 same (Falcon's), or of several that share it (Zamba's), which adapters go beside and which
 transformers leaves as it is where it quantises a base; ``conv1d`` is GPT-2's, [inputs, outputs].
 ``router`` is what picks experts, bias included. ``experts`` is whatever only the tokens use that
-were sent to one expert: a stack [experts, ...] of weights or biases, or, where ``transformers`` keeps experts
-apart, one matrix of one of them. ``other`` is none of these, such as attention sinks.
+were sent to one expert: a stack [experts, ...] of weights or biases, or, where ``transformers``
+keeps experts apart, one matrix of one of them. ``other`` is none of these, such as attention sinks.
 """
 
 
