@@ -84,7 +84,8 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("Predicted against simulated", "Formulas against the program that trains, run on the "
            "pretend GPU: live tensors, and what the allocator reserves.",
-           ("predicted_vs_simulated", "reserved", "products", "deepspeed_predicted")),
+           ("predicted_vs_simulated", "reserved", "products", "architectures",
+            "deepspeed_predicted")),
     Family("Plans that hold", "Plans chosen by formulas and replays alone, simulated at the card's "
            "capacity; small spaces, every strategy of which is simulated.",
            ("plans_hold", "small_spaces")),

@@ -6,11 +6,9 @@ them, with at most twelve blocks; what a class leaves to files is said (``archit
 Two strategies are drawn for each, one on one GPU and one on several; for each a profile is traced
 and its live and reserved peaks are compared with the simulation's.
 
-``python validation/architectures_part.py [SEED]`` prints what the rows say together; it becomes a
-part of ``prove.py`` with its first whole run.
-
 Every architecture is a fork with a limit of CPU time, so that a busy machine decides nothing. Rows
-are kept as they come, by sources and seed, so that a run that was cut short goes on.
+are kept as they come, by sources and seed, so that a run that was cut short goes on
+(``kept_rows``).
 """
 
 import contextlib
@@ -20,12 +18,9 @@ import random
 import re
 import resource
 import signal
-import sys
-import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -36,11 +31,11 @@ from architecture_fields import HEADS, Fields, defaults_of, fields_lacking, why_
 from architecture_rows import ArchitectureRow, ComparedPeaks
 from cases import Case
 from class_alone import ends_alone
-from evidence import Summary, relative, spread_of
+from evidence import Evidence, Summary, relative, spread_of
+from kept_rows import KeptRows
 from progress import shown
 from sampler import cluster_for
 
-import brimful
 from brimful.allocator.config import parse_settings
 from brimful.allocator.replay import Requests, replay
 from brimful.cost.estimate import estimate
@@ -50,7 +45,6 @@ from brimful.cost.programs import kernels_of
 from brimful.cost.reserved import candidate_of
 from brimful.errors import BrimfulError, UnknownMemoryError, UnsupportedError
 from brimful.files.remembered import once_for_each
-from brimful.files.traced import digest
 from brimful.models.architectures import ARCHITECTURES
 from brimful.models.config import default_task, read_config
 from brimful.models.kernels import attentions_of
@@ -65,6 +59,8 @@ LIMIT_S, _WAITED_S = 240, 3600
 """CPU seconds of an architecture; and what one that does nothing is waited for."""
 NUM_QUICK = 2
 PREDICTED_BAR, PEAK_BAR = 0.9, 0.005
+_DECIDES = ("cases", "cells", "sampler", "architecture_fields", "architectures_part", "class_alone")
+"""Files here that decide a row."""
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
            "decoder_layers", "num_decoder_layers")  # fmt: skip
 _SOME_LAYERS = re.compile(r"num_\w+_layers")
@@ -87,33 +83,42 @@ class Shape(NamedTuple):
 
 def run(*, seed: int, quick: bool) -> tuple[list[ArchitectureRow], Summary]:
     """Try every architecture, or go on where an earlier run of these sources ended."""
-    names = every = architectures()
+    names = architectures()
     if quick:
         names = random.Random(seed).sample(names, NUM_QUICK)  # noqa: S311 - cases, not secrets
-    kept = Path(tempfile.gettempdir()) / f"brimful-architectures-{_sources()}-{seed}.jsonl"
-    rows = {row.model_type: row for row in _read(kept)}
-    missing = [name for name in names if name not in rows]
-    for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
-        import_module(library)  # before processes fork
-    defaults_of(tuple(every))
-    for name in shown("architectures", missing):
-        rows[name] = _apart(name, seed)
-        with kept.open("ab") as file:
-            file.write(msgspec.json.encode(rows[name]) + b"\n")
-    found = [rows[name] for name in names]
+    found = _made(names, seed)
     return found, summarize(found)
 
 
-def _sources() -> str:
-    """Hash all of our sources: what traces, and what predicts by it."""
-    files = sorted(Path(brimful.__file__).parent.rglob("*.py"))
-    return digest(*(file.read_text(encoding="utf-8") for file in files))
+def complete(
+    before: Evidence[ArchitectureRow], *, seed: int
+) -> tuple[list[ArchitectureRow], Summary]:
+    """Make the rows anew that miss a bar, and those of types that came since; keep the others.
+
+    Args:
+        before: What was made before.
+        seed: Of the shapes that are drawn.
+    """
+    kept = {row.model_type: row for row in before.rows if not any(map(_misses, row.peaks))}
+    names = architectures()
+    anew = [name for name in names if name not in kept]
+    rows = kept | {row.model_type: row for row in _made(anew, seed)}
+    found = [rows[name] for name in names]
+    told = summarize(found)
+    finding = f"made anew, the others at commit {before.provenance.commit[:10]}: {', '.join(anew)}"
+    return found, msgspec.structs.replace(told, findings=(*told.findings, finding))
 
 
-def _read(kept: Path) -> Iterator[ArchitectureRow]:
-    with contextlib.suppress(OSError):
-        for line in kept.read_bytes().splitlines():
-            yield msgspec.json.decode(line, type=ArchitectureRow)
+def _made(names: list[str], seed: int) -> list[ArchitectureRow]:
+    kept = KeptRows("architectures", ArchitectureRow, _DECIDES, seed=seed)
+    rows = {row.model_type: row for row in kept.read()}
+    for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
+        import_module(library)  # before processes fork
+    defaults_of(tuple(architectures()))
+    for name in shown("architectures", [name for name in names if name not in rows]):
+        rows[name] = _apart(name, seed)
+        kept.keep(rows[name])
+    return [rows[name] for name in names]
 
 
 def architectures() -> list[str]:
@@ -479,7 +484,7 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
         f"{row.model_type}: {peak.peak_error:+.2%} of {peak.words}"
         for row in told
         for peak in row.peaks
-        if abs(peak.peak_error) > PEAK_BAR
+        if _misses(peak)
     ]
     if len(told) < PREDICTED_BAR * len(builds):
         missed.insert(0, f"{len(told)} of {len(builds)} are predicted after one trace")
@@ -506,9 +511,5 @@ def summarize(rows: list[ArchitectureRow]) -> Summary:
     )
 
 
-if __name__ == "__main__":
-    from brimful.process.library_output import quiet_libraries
-
-    quiet_libraries()
-    found = run(seed=int(sys.argv[1]) if len(sys.argv) > 1 else 0, quick=False)
-    print(msgspec.json.format(msgspec.json.encode(found[1])).decode())
+def _misses(peak: ComparedPeaks) -> bool:
+    return abs(peak.peak_error) > PEAK_BAR

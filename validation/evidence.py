@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from architecture_rows import ArchitectureRow
 from cases import Case
 from cells import ONE, axis_of
 from comparison_rows import PeerRow, QualityRow
@@ -83,6 +84,7 @@ Part = Literal[
     "plans_hold",
     "small_spaces",
     "products",
+    "architectures",
     "programs",
     "megatron_records",
     "bridge_speeds",
@@ -405,6 +407,7 @@ ROW_TYPES: dict[Part, type[msgspec.Struct]] = {
     "plans_hold": PlannedRow,
     "small_spaces": SpaceRow,
     "products": ProductRow,
+    "architectures": ArchitectureRow,
     "programs": ProgramRow,
     "megatron_records": RecordRow,
     "bridge_speeds": SpeedRow,

@@ -7,12 +7,10 @@ ours misses a bar, as does a product that is predicted and was not simulated.
 """
 
 import contextlib
-import hashlib
 import logging
 import multiprocessing
 import random
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -25,15 +23,14 @@ import msgspec
 from architectures_part import compared, short, traced
 from cases import Case
 from evidence import Summary, spread_of
+from kept_rows import KeptRows
 from product_rows import ProductRow
 from products_draws import draw_products, techniques
 from progress import shown
 from sampler import cluster_for
 
-import brimful
 from brimful.cost.estimate import estimate
 from brimful.errors import BrimfulError
-from brimful.files.traced import source_hash
 from brimful.values.strategy import world_size
 
 NUM_PRODUCTS, NUM_QUICK = 400, 3
@@ -52,35 +49,18 @@ def run(*, seed: int, quick: bool) -> tuple[list[ProductRow], Summary]:
 def made(seed: int, num: int) -> tuple[list[ProductRow], Summary]:
     """Return the rows of so many draws, and what they say together."""
     drawn = draw_products(random.Random(seed), num)  # noqa: S311 - cases, not secrets
-    kept = Path(tempfile.gettempdir()) / f"brimful-products-{_sources()}-{seed}.jsonl"
-    rows = {row.number: row for row in _read(kept)}
+    kept = KeptRows("products", ProductRow, _DECIDES, seed=seed)
+    rows = {row.number: row for row in kept.read()}
     missing = [number for number in range(num) if number not in rows]
     for library in ("brimful.simulate.on_demand", "brimful.simulate.run"):
         import_module(library)  # before processes fork
     for number in shown("products", missing):
         rows[number] = _apart(number, drawn.cases[number])
-        with kept.open("ab") as file:
-            file.write(msgspec.json.encode(rows[number]) + b"\n")
+        kept.keep(rows[number])
     found = [rows[number] for number in range(num)]
     return found, msgspec.structs.replace(
         summarize(found), num_drawn=drawn.num_drawn, refusals=drawn.refusals
     )
-
-
-def _sources() -> str:
-    """Digest everything that decides a row: the package, its libraries' versions, the draws."""
-    own, here = Path(brimful.__file__).parent, Path(__file__).parent
-    digest = hashlib.sha256(source_hash().encode())
-    for path in (*sorted(own.rglob("*.py")), *(here / f"{name}.py" for name in _DECIDES)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _read(kept: Path) -> list[ProductRow]:
-    with contextlib.suppress(OSError):
-        lines = kept.read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=ProductRow) for line in lines]
-    return []
 
 
 def _apart(number: int, case: Case) -> ProductRow:

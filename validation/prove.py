@@ -64,6 +64,7 @@ _MODULES: dict[Part, str] = {
     "plans_hold": "plans_hold_part",
     "small_spaces": "small_spaces_part",
     "products": "products_part",
+    "architectures": "architectures_part",
     "programs": "programs_part",
     "megatron_records": "megatron_records_part",
     "bridge_speeds": "bridge_speeds_part",
@@ -124,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--complete",
         action="store_true",
-        help="keep the rows of predicted_vs_simulated that still have a formula, and add the rest",
+        help="keep the rows that hold, of a part that can, and make the rest",
     )
     add("--dirty", action="store_true", help="with --out elsewhere: though files are not committed")
     add("--out", type=Path, default=HERE, help="folder of the evidence files")

@@ -88,7 +88,7 @@ CASES = {
 
 LONG = {"alone", "convolutions", "sizes that are no products", "adapters", "sharded"}
 """Each is a trace or two of thousands of operations; the replicated one shows what is alone and
-what spreads, and every type is in the tables of ``validation/architectures``."""
+what spreads, and every type is in ``validation/architectures.json``."""
 
 
 @pytest.mark.parametrize(

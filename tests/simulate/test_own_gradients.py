@@ -13,7 +13,7 @@ from brimful.models.layout import all_parameters
 from brimful.simulate.on_demand import trace_needs
 from brimful.simulate.run import simulate
 from other_models import make_other_job
-from samples import make_cluster, make_strategy
+from samples import make_adapter, make_cluster, make_strategy
 
 pytestmark = pytest.mark.torch
 
@@ -32,9 +32,19 @@ NARROW = {
 }  # fmt: skip
 OF_EIGHT = {"global_batch": 32}
 ROC_BERT = {"pronunciation_vocab_size": 91, "shape_vocab_size": 2485, "shape_embed_dim": 64}
+ZAMBA = {
+    "layers_block_type": ["mamba", "hybrid", "hybrid"], "num_mem_blocks": 1, "adapter_rank": 8,
+    "num_key_value_heads": 2, "n_mamba_heads": 4, "mamba_d_state": 16, "attention_head_dim": 64,
+}  # fmt: skip
 CASES = {
     "no gradient of entities": ("luke", LUKE, {"precision": "fp16-mixed", "seq_len": 64}, {}),
     "sharded": ("luke", LUKE, {"precision": "bf16", **OF_EIGHT}, {"dp_shard": 8, "zero": 2}),
+    "adapters of what blocks share": (
+        "zamba2", ZAMBA,
+        {"task": "causal-lm", "precision": "bf16", "method": "lora",
+         "adapter": make_adapter(rank=8), **OF_EIGHT},
+        {"attention": "sdpa", "dp_shard": 8, "zero": 3},
+    ),
     "embeddings that are no head": ("roc_bert", ROC_BERT, OF_EIGHT, {"dp_replicate": 8}),
     "embeddings that read padding": ("esm", {"pad_token_id": 1}, {}, {}),
     "norms without biases": ("modernbert", NARROW, {"seq_len": 1024}, {"attention": "sdpa"}),

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import aged
+import architectures_part
 import compiled_part
 import deepspeed_predicted_part
 import examples_part
@@ -98,6 +99,7 @@ LEAST_ROWS = {
     "plans_hold": 200,
     "small_spaces": 20,
     "products": 400,
+    "architectures": 252,
     "programs": 14,
     "megatron_records": 827,
     "bridge_speeds": 310,
@@ -260,6 +262,12 @@ def product_numbers(rows):
     assert [row.number for row in rows] == list(range(len(rows)))
 
 
+def architecture_types(rows):
+    """Every type that has a head for text; of one without a prediction why."""
+    assert [row.model_type for row in rows] == architectures_part.architectures()
+    assert all(bool(row.cause) != (len(row.peaks) == 2) for row in rows)
+
+
 CASELESS = {
     "torchtitan": torchtitan_runs,
     "megatron_records": megatron_records,
@@ -280,6 +288,7 @@ CASELESS = {
     "plans_hold": planned_jobs,
     "small_spaces": tried_spaces,
     "products": product_numbers,
+    "architectures": architecture_types,
     "programs": program_names,
     "compiled": compiled_cases,
 }

@@ -4,7 +4,7 @@ What ``models`` says of the architectures that it describes, read off any other:
 stand, which parameters are before and behind them, and of which kind each is.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -150,11 +150,13 @@ def _layout(skeleton: Any, job: Job, wide: Collection[str]) -> Layout:
         prefix: [[] for _ in range(num)] for prefix, num in num_in.items()
     }
     now, idle = "", idle_parameters(skeleton)
+    holders = Counter(id(p) for m in skeleton.modules() for p in m.parameters(recurse=False))
     for name, tensor in skeleton.named_parameters():
         if name in idle:
             continue
-        kind = _kind(modules, experts, name)
-        parameter = Parameter(name, tuple(tensor.shape), kind, wide=name in wide)
+        num = holders[id(tensor)]
+        kind = _kind(modules, experts, name, is_shared=num > 1)
+        parameter = Parameter(name, tuple(tensor.shape), kind, wide=name in wide, holders=num)
         stack = next((prefix for prefix in num_in if name.startswith(f"{prefix}.")), "")
         if stack:
             now = stack
@@ -199,7 +201,9 @@ def _stacks(skeleton: nn.Module, job: Job) -> dict[str, int]:
     return {prefix: len(each) for prefix, each in stacks.items()}
 
 
-def _kind(modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name: str) -> Kind:
+def _kind(
+    modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name: str, *, is_shared: bool
+) -> Kind:
     """Tell what a parameter is by the module that holds it.
 
     Experts are stacks of which a grouped product is made; of a model without any, what a class
@@ -213,16 +217,16 @@ def _kind(modules: Mapping[str, nn.Module], stacks: Collection[nn.Module], name:
     if isinstance(holder, nn.Embedding):
         return "embedding"
     if is_plain(holder):
-        return "bias" if own == "bias" else _linear_kind(holder)
+        return "bias" if own == "bias" else _linear_kind(holder, is_shared=is_shared)
     if "norm" in names[0]:
         return "norm"
     return "other"
 
 
-def _linear_kind(holder: nn.Module) -> Kind:
-    if type(holder) is nn.Linear:
-        return "linear"
-    return "conv1d" if isinstance(holder, Conv1D) else "own-linear"
+def _linear_kind(holder: nn.Module, *, is_shared: bool) -> Kind:
+    if isinstance(holder, Conv1D):
+        return "conv1d"
+    return "linear" if type(holder) is nn.Linear and not is_shared else "own-linear"
 
 
 def _around(modules: Mapping[str, nn.Module], path: str) -> Iterator[nn.Module]:

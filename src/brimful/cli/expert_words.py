@@ -32,7 +32,7 @@ def expert_facts(
     if base in QUANTIZED and (own := _elements_of(job, "own-linear")):
         words = (
             f"{format_bytes(2 * own)} of linear layers stay in 16 bits: transformers packs "
-            f"nn.Linear itself, and they are of a class of their own"
+            f"plain nn.Linear alone, that no other layer shares"
         )
         return (Fact("unpacked", words), *published)
     if base not in QUANTIZED or job.precision in IN_FP32 or not has_stacks(job.model):

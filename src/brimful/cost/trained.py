@@ -61,10 +61,18 @@ def trained_shapes(job: Job, tp: int = 1) -> list[Shape]:
         every = parts(layout_of(job.model))
         pieces = (([piece_shape(p, tp) for p in some], times) for some, times in every)
         return [shape for some, times in pieces for shape in some * times]
-    beside = [
-        [shape for p in some for shape in adapter_shapes_of(job, p)] * times
+    return _beside(job)
+
+
+def _beside(job: Job, *, learning: bool = False) -> list[Shape]:
+    """List the shape of every adapter's parameter.
+
+    ``learning``: of those alone that a gradient comes to.
+    """
+    beside = (
+        [shape for p in some for shape in adapter_shapes_of(job, p, learning=learning)] * times
         for some, times in adaptable(layout_of(job.model))
-    ]
+    )
     return [shape for run in beside for shape in run]
 
 
@@ -74,7 +82,7 @@ def learning_shapes(job: Job, tp: int = 1) -> list[Shape]:
     ``tp``: as of ``trained_shapes``.
     """
     if job.adapter is not None:
-        return trained_shapes(job, tp)
+        return _beside(job, learning=True)
     every = unnamed_parameters(layout_of(job.model))
     return [piece_shape(p, tp) for p in every if p.learns]
 
@@ -232,9 +240,10 @@ def _adapted_block(job: Job, parameters: Iterable[Parameter]) -> Part:
             is_packed = job.adapter.base in QUANTIZED and parameter.kind in PACKED
             order.append("packed" if is_packed else "frozen")
             shapes[order[-1]].append(packed_shape(parameter) if is_packed else parameter.shape)
-        for shape in adapter_shapes_of(job, module[0]):
-            order.append("trained")
-            shapes["trained"].append(shape)
+        num_learning = len(adapter_shapes_of(job, module[0], learning=True))
+        for place, shape in enumerate(adapter_shapes_of(job, module[0])):
+            order.append("trained" if place < num_learning else "frozen")
+            shapes[order[-1]].append(shape)
     trained = shapes["trained"]
     return Part([*shapes["frozen"], *trained], trained, shapes["packed"], tuple(order))
 
@@ -302,10 +311,13 @@ def has_biases(spec: ModelSpec) -> bool:
     return any(p.kind == "bias" for some, _ in adaptable(layout_of(spec)) for p in some)
 
 
-def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:
+def adapter_shapes_of(job: Job, layer: Parameter, *, learning: bool = False) -> tuple[Shape, ...]:
     """Return the shapes of the adapters beside a parameter of a block; none beside most.
 
-    A, B, and of DoRA the length of every row of the weight (Liu et al. 2024, arXiv:2402.09353).
+    A, B, and of DoRA the length of every row of the weight (Liu et al. 2024, arXiv:2402.09353);
+    these once for each module that holds it.
+
+    ``learning``: of those alone that a gradient comes to.
     """
     adapter = job.adapter
     if adapter is None or layer.kind not in LINEAR or not is_target(layer.name, adapter.targets):
@@ -315,7 +327,8 @@ def adapter_shapes_of(job: Job, layer: Parameter) -> tuple[Shape, ...]:
     first, last = layer.shape
     inputs, outputs = (first, last) if layer.kind == "conv1d" else (last, first)
     lengths = ((outputs,),) if job.method == "dora" else ()
-    return (adapter.rank, inputs), (outputs, adapter.rank), *lengths
+    num = layer.holders - layer.idle * learning
+    return ((adapter.rank, inputs), (outputs, adapter.rank), *lengths) * num
 
 
 def num_trained(job: Job) -> int:
@@ -328,7 +341,7 @@ def num_trained(job: Job) -> int:
 def num_learning(job: Job) -> int:
     """Count the numbers that gradients come to."""
     if job.adapter is not None:
-        return num_trained(job)
+        return sum(map(prod, learning_shapes(job)))
     every = unnamed_parameters(layout_of(job.model))
     return sum(parameter.num_elements for parameter in every if parameter.learns)
 

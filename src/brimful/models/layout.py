@@ -4,7 +4,7 @@ One layout per architecture is what every count, every list of shapes and every 
 derives from. Tested equal to what ``transformers`` builds, in the order of ``Module.parameters()``.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from math import prod
 from typing import Literal, NamedTuple
@@ -19,11 +19,11 @@ Kind = Literal[
 
 ``linear`` is the weight of an ``nn.Linear``, [outputs, inputs], which a quantised base and LoRA's
 ``all-linear`` act on (but for the head); ``own-linear`` of a class of its own that computes the
-same (Falcon's), which adapters go beside and which transformers leaves as it is where it quantises
-a base; ``conv1d`` is GPT-2's, [inputs, outputs]. ``router`` is
-what picks experts, bias included. ``experts`` is whatever only the tokens use that were sent to
-one expert: a stack [experts, ...] of weights or biases, or, where ``transformers`` keeps experts
-apart, one matrix of one of them. ``other`` is none of these, such as attention sinks.
+same (Falcon's), or of several that share it (Zamba's), which adapters go beside and which
+transformers leaves as it is where it quantises a base; ``conv1d`` is GPT-2's, [inputs, outputs].
+``router`` is what picks experts, bias included. ``experts`` is whatever only the tokens use that
+were sent to one expert: a stack [experts, ...] of weights or biases, or, where ``transformers``
+keeps experts apart, one matrix of one of them. ``other`` is none of these, such as attention sinks.
 """
 
 
@@ -37,6 +37,8 @@ class Parameter(NamedTuple):
         learns: Whether a gradient comes to it: none does to what a class keeps for inputs that no
             text has, such as LUKE's entities; it has an optimizer's state all the same.
         wide: Whether its class keeps it in fp32 where the others are in bf16.
+        holders: How many modules it is the same tensor in: each has an adapter of its own.
+        idle: How many of these adapters no gradient comes to.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Parameter(NamedTuple):
     kind: Kind
     learns: bool = True
     wide: bool = False
+    holders: int = 1
+    idle: int = 0
 
     @property
     def num_elements(self) -> int:
@@ -162,14 +166,17 @@ def count_parameters(layout: Layout) -> ParameterCount:
     )
 
 
-def without_gradients(layout: Layout, names: Collection[str]) -> Layout:
-    """Return a layout in which some parameters get no gradient.
+def without_gradients(layout: Layout, silent: Mapping[str, int], *, beside: bool) -> Layout:
+    """Return a layout in which some parameters get no gradient, or some adapters beside them.
 
-    ``names``: of these; of one in blocks with ``*`` in the place of the block's number.
+    ``silent``: how many, by name; of one in blocks with ``*`` in the place of the block's number.
     """
 
     def told(parameters: Parameters, prefix: str = "") -> Parameters:
-        return tuple(p._replace(learns=f"{prefix}{p.name}" not in names) for p in parameters)
+        found = ((p, silent.get(f"{prefix}{p.name}", 0)) for p in parameters)
+        if beside:  # which not all layers have
+            return tuple(p._replace(idle=max(p.idle, num)) for p, num in found)
+        return tuple(p._replace(learns=not num) for p, num in found)
 
     return Layout(
         embedding=told(layout.embedding),

@@ -4,7 +4,7 @@ Shared by whoever predicts; what is asked for decides what is traced.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -101,7 +101,7 @@ def trace_needs(  # noqa: PLR0913 - what is needed, and who is told and asked
     if not built.kinds:  # a body that is one unit, which nobody knew who asked
         whole = bodies_of(job)
         missing = [need for need in missing if need.body in whole and need.recompute == "full"]
-    silent = set[str]()
+    silent = dict[str, int]()
     watched = _Watched(len(_by_variant(missing, needs)), watch)
     formulas = Formulas()
     earlier = _told_of(_Asked(job, attention, kernels, built))
@@ -151,9 +151,10 @@ def _by_variant(missing: Sequence[Need], needs: Sequence[Need]) -> dict[Need, fr
     return found
 
 
-def _keep_silent(job: Job, built: BuiltModel, names: Collection[str]) -> None:
-    """Keep which parameters of a model no gradient comes to, if a trace showed some."""
-    told = without_gradients(built.layout, names) if names else built.layout
+def _keep_silent(job: Job, built: BuiltModel, silent: Mapping[str, int]) -> None:
+    """Keep what no gradient comes to, of parameters or of adapters, if a trace showed some."""
+    beside = job.adapter is not None
+    told = without_gradients(built.layout, silent, beside=beside) if silent else built.layout
     if told != built.layout:
         keep_built(job.model, msgspec.structs.replace(built, layout=told))
 

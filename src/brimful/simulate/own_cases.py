@@ -5,6 +5,7 @@ import dataclasses
 import dis
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from brimful.build import phases
+from brimful.build.adapters import NAME, adapted_layers, base_name
 from brimful.build.batch import Batch
 from brimful.build.blocks import decoder_blocks
 from brimful.build.liger import FusedLoss
@@ -44,7 +46,7 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
     cases: Sequence[TokenShape],
     more: Sequence[TokenShape] = (),
     may_loop: bool = False,
-    on_silent: Callable[[set[str]], object] = set,
+    on_silent: Callable[[dict[str, int]], object] = dict,
 ) -> None:
     """Run two micro-batches of every case: the second adds to the gradients of the first.
 
@@ -69,8 +71,8 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
             for _ in range(2):
                 num_before = tape.spot().cost
                 shares.append(micro_step(here, batch, num_targets=num_targets))
-                if not num_ops and here.job.adapter is None:
-                    on_silent(_silent(here.model))
+                if not num_ops:
+                    on_silent(_silent(here.model, beside=here.job.adapter is not None))
                 num_ops.setdefault(case, tape.spot().cost - num_before)  # the second adds more
                 if may_loop and _are_unlike(num_ops):
                     raise UnlikeShapesError(f"operations of a micro-batch: {num_ops}")
@@ -79,21 +81,36 @@ def run_cases(  # noqa: PLR0913 - a program, and what of it is run
         program.optimizer.zero_grad(set_to_none=True)
 
 
-def _silent(model: nn.Module) -> set[str]:
-    """Name the parameters that train and that no gradient came to.
+def _silent(model: nn.Module, *, beside: bool) -> dict[str, int]:
+    """Count what trains and no gradient came to: parameters, or the adapters beside them, by name.
 
-    Of blocks those that none of a list has one of, with ``*`` in the place of their numbers.
+    Of blocks as few as any of a list has, with ``*`` in the place of their numbers.
     """
     blocks = set(decoder_blocks(model))
     paths = [path for path, module in model.named_modules() if module in blocks]
     lists = "|".join(sorted({re.escape(path.rpartition(".")[0]) for path in paths}))
     numbered = re.compile(rf"^({lists})\.\d+\.") if lists else None
-    gets: dict[str, bool] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            told = numbered.sub(r"\1.*.", name) if numbered else name
-            gets[told] = gets.get(told, False) or parameter.grad is not None
-    return {name for name, has_gradient in gets.items() if not has_gradient}
+    few: dict[str, int] = {}
+    for name, num in (_of_adapters(model) if beside else _of_parameters(model)).items():
+        told = numbered.sub(r"\1.*.", name) if numbered else name
+        few[told] = min(few.get(told, num), num)
+    return {name: num for name, num in few.items() if num}
+
+
+def _of_parameters(model: nn.Module) -> dict[str, int]:
+    return {name: p.grad is None for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _of_adapters(model: nn.Module) -> Counter[str]:
+    """Count them by the weight that they are beside, which several modules may hold."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = Counter[str]()
+    for layer in adapted_layers(model):
+        held: Any = layer
+        name = base_name(names[id(held.get_base_layer().weight)])
+        assert name is not None
+        found[name] += held.lora_B[NAME].weight.grad is None
+    return found
 
 
 def _check_alike(num_ops: Sequence[int]) -> None:

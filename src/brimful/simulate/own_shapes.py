@@ -50,7 +50,7 @@ class OwnProgram(NamedTuple):
         on_op: Called before every operation.
         is_unrolled: Whether loops over tokens, if it has any, are told from fewer tokens.
         unit: Tokens that these are multiples of.
-        on_silent: Told the names of parameters that no gradient comes to (``own_cases.py``).
+        on_silent: Told what no gradient comes to (``own_cases.py``).
     """
 
     program: Program
@@ -62,7 +62,7 @@ class OwnProgram(NamedTuple):
     on_op: Callable[[], None] = go_on
     is_unrolled: bool = True
     unit: int = ROUNDED_TOKENS
-    on_silent: Callable[[set[str]], object] = set
+    on_silent: Callable[[dict[str, int]], object] = dict
 
     @property
     def grows(self) -> bool:
