@@ -85,8 +85,9 @@ def ways_out(
     leave what is learnt alone, then by device time per token; then those that do not fit either and
     lack less than the plan, the least short first.
     """
-    larger = _larger_gpu(plan, simulated_bytes)
-    ways = [_shorter_sequences(plan, find), *_allowed(plan), larger, _more_gpus(plan)]
+    larger, more = _larger_gpu(plan, simulated_bytes), _Way(_for_more(plan))
+    batches = _Way(_larger_batches(plan, more))
+    ways = [_shorter_sequences(plan, find), *_allowed(plan), larger, more, batches]
     misses: list[WayOut] = []
     waiting: list[tuple[bool, float, int, WayOut]] = []
 
@@ -161,6 +162,7 @@ class _Way:
 
     def following(self, find: Find) -> WayOut | None:
         """Return the next option that fits as it is found; None: no more do."""
+        self._at = None
         for option in self._options:
             if self._falling.rules_out(option):
                 continue
@@ -171,14 +173,19 @@ class _Way:
             except UnsupportedError:  # nobody knows whether it would
                 self._unknown.append(option)
                 continue
-            self._at = option, tried
             need_bytes = tried.short_bytes + allocatable_bytes(option.cluster.device)
             self._need_bytes = min(self._need_bytes, need_bytes)
             if tried.short_bytes <= 0:
+                self._at = option, tried
                 return _told(option, tried)
             self._falling.learn(option, tried)
             self._miss(option, tried)
         return None
+
+    @property
+    def num_devices(self) -> float:
+        """How many devices the option at hand has; infinite: none is."""
+        return math.inf if self._at is None else self._at[0].cluster.num_devices
 
     @property
     def missed(self) -> WayOut | None:
@@ -218,18 +225,19 @@ class _Falling:
 
     def __init__(self) -> None:
         """Begin without having seen any."""
-        self._lacks: dict[bool, dict[int, int]] = {False: {}, True: {}}
+        self._lacks: dict[int, int] = {}
 
     def learn(self, option: _Option, tried: Tried) -> None:
-        """Note what a number of nodes lacks, with the job's own batch or a larger one."""
+        """Note what a number of nodes lacks."""
         if option.cluster.num_nodes > 1 and not tried.is_bound:
-            self._lacks[bool(option.why)][option.cluster.num_devices] = tried.short_bytes
+            self._lacks[option.cluster.num_devices] = tried.short_bytes
 
     def rules_out(self, option: _Option) -> bool:
         """Whether so many nodes surely lack something, as fewer did."""
-        seen, num = self._lacks[bool(option.why)], option.cluster.num_devices
+        seen, num, batch = self._lacks, option.cluster.num_devices, option.job.global_batch
         more = max(seen, default=0)
-        few = max((n for n in seen if n < more and more % n == 0), default=0)
+        evenly = (n for n in seen if n < more and (more % n == 0 or batch == num))
+        few = max(evenly, default=0)
         if not few or num <= more:
             return False
         each = (seen[few] - seen[more]) / (1 / few - 1 / more)
@@ -367,22 +375,26 @@ def _larger_gpu(plan: Plan, simulated_bytes: int) -> _Way:
     return _Way(options, missed=missed, need_bytes=simulated_bytes)
 
 
-def _more_gpus(plan: Plan) -> _Way:
-    """Try more of the same GPU: in a node, then in several."""
-    return _Way(_for_more(plan))
-
-
 def _for_more(plan: Plan) -> Iterator[_Option]:
-    """Yield a job on more devices, and with a larger batch where they cannot all share its own."""
-    job = plan.job
+    """Yield a job on more of the same GPU: in a node, then in several."""
     for cluster in larger_clusters(plan.cluster):
-        gpus, num = f"--gpus {spelled(cluster)}", cluster.num_devices
         note = "the fewest nodes that do" if 1 < cluster.num_nodes <= EVERY_NODE else ""
-        yield _Option(gpus, job, cluster, note=note)
-        if job.global_batch < num:
-            larger = msgspec.structs.replace(job, global_batch=num)
+        yield _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note)
+
+
+def _larger_batches(plan: Plan, more: _Way) -> Iterator[_Option]:
+    """Yield a job with a larger batch on more devices, where they cannot all share its own.
+
+    ``more``: who found on how many it fits with its own batch: of as many it is not asked.
+    """
+    for cluster in larger_clusters(plan.cluster):
+        if (num := cluster.num_devices) >= more.num_devices:
+            return
+        if plan.job.global_batch < num:
+            larger = msgspec.structs.replace(plan.job, global_batch=num)
+            flags = f"--gpus {spelled(cluster)} --global-batch {num}"
             why = "a larger batch changes what is learnt"
-            yield _Option(f"{gpus} --global-batch {num}", larger, cluster, why)
+            yield _Option(flags, larger, cluster, why)
 
 
 def _no_gpu(plan: Plan) -> str:
