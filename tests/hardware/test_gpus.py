@@ -11,7 +11,8 @@ from brimful.hardware.cluster import offered_bytes
 from brimful.hardware.gpus import gpus, load_cluster
 from brimful.hardware.links import assumed_network
 from brimful.hardware.probe import probe_local
-from brimful.search.ways_out import same_strategy, ways_out
+from brimful.search.tries import same_strategy
+from brimful.search.ways_out import ways_out
 from brimful.units import GIB
 from brimful.values.plan import PLAN_SCHEMA, Plan
 from each_case import each

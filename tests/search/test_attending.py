@@ -11,7 +11,7 @@ from brimful.models.config import load_model
 from brimful.search.attending import beside_usual
 from brimful.search.gains import Search
 from brimful.search.pins import Pins
-from brimful.search.ways_out import _attentions
+from brimful.search.tries import _attentions
 from samples import make_job
 
 

@@ -12,7 +12,8 @@ from brimful.search.budget import Budget
 from brimful.search.pins import Pins
 from brimful.search.record import INTERRUPTED
 from brimful.search.solve import solve
-from brimful.search.ways_out import same_strategy, ways_out
+from brimful.search.tries import same_strategy
+from brimful.search.ways_out import ways_out
 from brimful.simulate import search
 from brimful.simulate.attempt import Attempt, attempt
 from brimful.simulate.run import simulate

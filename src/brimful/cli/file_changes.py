@@ -19,7 +19,7 @@ from brimful.cli.run_length import is_length_said
 from brimful.cli.sources import take_source
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
 from brimful.search.budget import Budget
-from brimful.units import format_days
+from brimful.units import format_bytes, format_days
 
 if TYPE_CHECKING:
     from brimful.export.changed_keys import Change, Changed
@@ -273,7 +273,7 @@ def _with_room(asked: _Asked, typed: Mapping[str, Any], job: "Job") -> argparse.
 def _searched(args: argparse.Namespace, budget: Budget) -> "Solution | None":
     """Return what a search finds, if it holds."""
     from brimful.process.library_output import quiet_libraries
-    from brimful.search.ways_out import reserved_word
+    from brimful.search.tries import reserved_word
 
     quiet_libraries()
     try:
@@ -327,7 +327,7 @@ def _changed(
 
 def _as_file(asked: _Asked, changed: "Changed", price: str, now: float | None) -> FileChange | None:
     """Plan what a file says with other keys; None: that does not hold."""
-    from brimful.search.ways_out import reserved_word
+    from brimful.search.tries import reserved_word
     from brimful.show.beside import on_host
 
     try:
@@ -349,9 +349,10 @@ def _as_file(asked: _Asked, changed: "Changed", price: str, now: float | None) -
         keeps_batch=found.plan.strategy.micro_batch >= asked.plan.strategy.micro_batch,
     )
     host = "" if made is None else on_host(made, found.plan.strategy)
+    peak = "" if made is None else ", {} of {}".format(*map(format_bytes, made.told_peak))
     job = found.plan.job
     took = f", {_took_words(job, step_s)}" if step_s and is_length_said(new) else ""
-    words = _words(asked.args.source, job, without_words, f"{took}{host}")
+    words = _words(asked.args.source, job, without_words, peak, f"{took}{host}")
     return msgspec.structs.replace(without_words, words=words)
 
 
@@ -360,10 +361,10 @@ def _took_words(job: "Job", step_s: float) -> str:
     return f"{format_days(job.num_steps * step_s / _DAY_S)} for its {job.num_steps:,} steps"
 
 
-def _words(source: Path, job: "Job", change: FileChange, more: str) -> str:
+def _words(source: Path, job: "Job", change: FileChange, peak: str, more: str) -> str:
     """Say which keys, and what comes of them.
 
-    ``more``: how long it takes, and what the host holds.
+    ``peak``: what it takes of what there is. ``more``: how long, and what the host holds.
     """
     from brimful.programs.settings import name_of
     from brimful.show.run import rate_words
@@ -372,12 +373,12 @@ def _words(source: Path, job: "Job", change: FileChange, more: str) -> str:
     for each in change.keys:
         by_file.setdefault(each.file or name_of(source), []).append(key_words(each))
     said = (f"{file}: {', '.join(words)}" for file, words in by_file.items())
-    how = "would be tight" if change.is_tight else "would fit"
+    how = f"would {'be tight' if change.is_tight else 'fit'}"
     if change.times:
         how = f"{change.times:.2g} x as fast"
     rate = f", {rate_words(job, change.step_s)}" if change.step_s else ""
     why = f" ({change.price}: it changes what is learnt)" if change.price else ""
-    return f"{'; '.join(said)}: {how}{rate}{more}, predicted{why}"
+    return f"{'; '.join(said)}: {how}{peak}{rate}{more}, predicted{why}"
 
 
 def key_words(change: "Change") -> str:

@@ -11,16 +11,17 @@ from brimful.cli import for_program
 from brimful.cli.output import show_facts
 from brimful.cli.proof import proof_of, proof_words
 from brimful.errors import InputError, OutOfTimeError, UnsupportedError
+from brimful.search.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from brimful.hardware.cluster import Cluster
-    from brimful.search.budget import Budget
     from brimful.search.gains import Search
     from brimful.search.pins import Pins
     from brimful.search.solve import Solution
-    from brimful.search.ways_out import Find, Tried, WayOut
+    from brimful.search.tries import Find, Tried
+    from brimful.search.ways_out import WayOut
     from brimful.show.summary import Fact
     from brimful.simulate.proof import ProofWord
     from brimful.values.job import Job
@@ -36,7 +37,7 @@ def tell_ways_out(
     args: argparse.Namespace,
     searched: "Solution",
     search: "Search",
-    budget: "Budget",
+    budget: Budget,
     word: "ProofWord | None",
 ) -> tuple[str, ...]:
     """Name what would make it fit, the first ones: of what was searched, plans that hold.
@@ -51,6 +52,8 @@ def tell_ways_out(
         return ()
     if record.untried:
         return _tell_counted(args, searched)
+    if args.no_proof:  # nothing is simulated, ways out neither
+        budget = Budget(0)
     is_tight = word == "tight"
     told = _Told(args, budget, MAX_WAYS_TIGHT if is_tight else MAX_WAYS)
     for way in () if _learns_the_same(args) else _here(args, searched, search, budget, word):
@@ -65,11 +68,11 @@ def _here(
     args: argparse.Namespace,
     searched: "Solution",
     search: "Search",
-    budget: "Budget",
+    budget: Budget,
     word: "ProofWord | None",
 ) -> "Iterator[WayOut]":
     """Yield what fits on the same GPUs and learns the same; of what is tight, what is not."""
-    from brimful.search.ways_out import reserved_word
+    from brimful.search.tries import reserved_word
 
     for way in _freed(args, searched, search, for_program.fixed_fields(args)):
         made = None if way.solution is None else way.solution.plan.estimate
@@ -90,7 +93,7 @@ def _learns_the_same(args: argparse.Namespace) -> bool:
 class _Told:
     """What was told: what keeps the GPUs first, then what changes what is learnt, then others."""
 
-    def __init__(self, args: argparse.Namespace, budget: "Budget", most: int) -> None:
+    def __init__(self, args: argparse.Namespace, budget: Budget, most: int) -> None:
         """Begin with nothing; ``most``: ways that are told one by one."""
         self.said, self.has_allowed = tuple[str, ...](), False
         self._args, self._budget, self._left = args, budget, most
@@ -229,7 +232,7 @@ def _unrounded(searched: "Solution", search: "Search") -> "Iterator[WayOut]":
 def _fitting(job: "Job", search: "Search", pins: "Pins") -> "Solution | None":
     """Return what a search finds under other pins, if it fits."""
     from brimful.search.offloading import solve_offloading
-    from brimful.search.ways_out import reserved_word
+    from brimful.search.tries import reserved_word
 
     try:
         found = solve_offloading(
@@ -243,16 +246,18 @@ def _fitting(job: "Job", search: "Search", pins: "Pins") -> "Solution | None":
 
 def _how_fast(found: "Solution") -> str:
     """Say that something would fit here, or be tight, its rate and its host where it has them."""
-    from brimful.search.ways_out import reserved_word
+    from brimful.search.tries import reserved_word
     from brimful.show.beside import on_host
     from brimful.show.run import rate_words
+    from brimful.units import format_bytes
 
     plan, made = found.plan, found.plan.estimate
     assert made is not None
     how = "would be tight" if reserved_word(made) == "tight" else "would fit"
+    used, most = map(format_bytes, made.told_peak)
     step_s = made.predicted_step_s
     rate = f", {rate_words(plan.job, step_s)}" if step_s else ""
-    return f"{how} here{rate}{on_host(made, plan.strategy)}"
+    return f"{how} here, {used} of {most}{rate}{on_host(made, plan.strategy)}"
 
 
 def _freed(
@@ -293,15 +298,13 @@ def _freed(
     yield WayOut(words, 0, math.inf, is_exact=True, solution=found)
 
 
-def _sending(
-    args: argparse.Namespace, searched: "Solution", budget: "Budget"
-) -> "Iterator[WayOut]":
+def _sending(args: argparse.Namespace, searched: "Solution", budget: Budget) -> "Iterator[WayOut]":
     """Yield that blocks send to the host what they keep, if it would fit so.
 
     That is simulated, and only where what they keep is as much as is lacking.
     """
     from brimful.hardware.datasheets import has_one_memory
-    from brimful.search.ways_out import short_bytes_of
+    from brimful.search.tries import short_bytes_of
     from brimful.techniques.offload import ACTIVATIONS, NONE, OPTIMIZER
     from brimful.values.results import SAVED_ACTIVATIONS
 
@@ -316,7 +319,7 @@ def _sending(
 
 
 def _leaving(
-    args: argparse.Namespace, searched: "Solution", search: "Search", budget: "Budget"
+    args: argparse.Namespace, searched: "Solution", search: "Search", budget: Budget
 ) -> "Iterator[WayOut]":
     """Yield that states are kept on the host, of one GPU and a job without a formula.
 
@@ -343,7 +346,7 @@ def _leaving(
 
 
 def _offloading(
-    args: argparse.Namespace, searched: "Solution", what: str, budget: "Budget"
+    args: argparse.Namespace, searched: "Solution", what: str, budget: Budget
 ) -> "Iterator[WayOut]":
     """Yield that a plan's strategy fits with something on the host, where it does so simulated."""
     from brimful.cli.progress import Progress
@@ -396,9 +399,10 @@ def _tell_outcome(args: argparse.Namespace, what: str, words: str) -> None:
         show_facts(Fact("offload", f"--offload {what} {words}"))
 
 
-def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Iterator[WayOut]":
+def _in_time(searched: "Solution", search: "Search", budget: Budget) -> "Iterator[WayOut]":
     """Yield ways out, simulated while there is time, and by formulas."""
-    from brimful.search.ways_out import either, held, same_strategy, searched_anew, ways_out
+    from brimful.search.tries import either, held, same_strategy, searched_anew
+    from brimful.search.ways_out import ways_out
 
     find, simulated_bytes = searched_anew(search), 0
     if searched.plan.estimate is None:
@@ -414,7 +418,7 @@ def _in_time(searched: "Solution", search: "Search", budget: "Budget") -> "Itera
     yield from ways_out(searched.plan, find, held, simulated_bytes=simulated_bytes)
 
 
-def _within(budget: "Budget", find: "Find") -> "Find":
+def _within(budget: Budget, find: "Find") -> "Find":
     """Let what simulates tell nothing once the time is over: formulas still do."""
 
     def found(job: "Job", cluster: "Cluster") -> "Tried":
@@ -428,7 +432,7 @@ def _within(budget: "Budget", find: "Find") -> "Find":
     return found
 
 
-def _proven_words(args: argparse.Namespace, way: "WayOut", budget: "Budget") -> str:
+def _proven_words(args: argparse.Namespace, way: "WayOut", budget: Budget) -> str:
     """Say a way out, and whether it was proven; nothing where its proof says no."""
     plan_of_it = way.solution if way.short_bytes <= 0 else None
     proof = None if plan_of_it is None else proof_of(args, plan_of_it, budget)[1]

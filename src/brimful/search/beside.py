@@ -16,7 +16,7 @@ from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
 from brimful.techniques.offload import NONE as NO_OFFLOAD
 from brimful.values.job import Job
-from brimful.values.plan import Estimate, PredictedReserved
+from brimful.values.plan import Estimate
 from brimful.values.strategy import Strategy, Zero, default_accumulate, spell_checkpointing
 
 CHUNKS = (4, 16)
@@ -93,14 +93,7 @@ def used_bytes(job: Job, cluster: Cluster, strategy: Strategy) -> int | None:
     ``strategy``: how; it has a formula.
     """
     reserved = predicted_reserved(job, cluster, strategy)
-    return None if reserved is None else all_that(reserved)
-
-
-def all_that(reserved: PredictedReserved) -> int:
-    """Return all that an allocator holds; what it would of a card without end, where it fails."""
-    if reserved.short_bytes:
-        return reserved.predicted_unhindered_bytes
-    return reserved.predicted_peak_reserved_bytes
+    return None if reserved is None else reserved.told_bytes
 
 
 def _changed(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:

@@ -16,7 +16,9 @@ from brimful.values.job import Job
 
 IN_A_NODE = (2, 4, 8)
 """Devices of one node that are tried."""
-NODES = (2, 4, 8, 16, 32)
+EVERY_NODE = 8
+"""Up to so many nodes none is left out."""
+NODES = (*range(2, EVERY_NODE + 1), 12, 16, 24, 32)
 """Whole nodes that are tried behind those."""
 ALIKE_BYTES = 4 * GIB
 """Cards in a step of so much are told as equally large."""

@@ -17,8 +17,8 @@ from brimful.search.fewest import fewest_changes
 from brimful.search.holding import as_it_fits
 from brimful.search.ledger import Point, predict
 from brimful.search.space import cuts_loss
+from brimful.search.tries import Find, Tried
 from brimful.search.typed import flag_words
-from brimful.search.ways_out import Find, Tried
 from brimful.units import GIB
 from brimful.values.job import Job
 from brimful.values.plan import Estimate
@@ -44,9 +44,9 @@ def lean(strategy: Strategy) -> Find:
         if fix is None and found.made.fits and strategy.pp == 1:  # more of them may hold
             fix = fewest_changes(job, cluster, _over(strategy, cluster.num_devices))
         if fix is None:
-            return Tried(found.short_bytes, None, None)
+            return Tried(found.short_bytes, None, None, made=found.made)
         settings = flag_words(strategy, fix.strategy)
-        return Tried(0, fix.made.predicted_step_s, None, settings)
+        return Tried(0, fix.made.predicted_step_s, None, settings, fix.made)
 
     return find
 

@@ -139,7 +139,8 @@ def _most(sizes: _Sizes, first: int, most: int, *, scale: int) -> Most | None:
 
 def _replayed(sizes: _Sizes, first: int, number: int, *, scale: int, most: int) -> Most | None:
     """Replay a size, and smaller ones by what it lacks until one holds."""
-    each = sizes.bytes_each(max(1, first), number)
+    low = max(1, first)
+    each = sizes.bytes_each(low, max(number, low + 1))
     for _ in range(MAX_REPLAYS if each else 0):
         held = sizes.held(number) if number > first else None
         if held is None or each is None:

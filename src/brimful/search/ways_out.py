@@ -1,33 +1,24 @@
 """What would make a job fit that does not: each way is searched anew, none is advice by rote."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 import msgspec
 
-from brimful.cost.estimate import (
-    allocatable_bytes,
-    estimate_or_none,
-    limit_bytes,
-    tensor_limit_bytes,
-)
+from brimful.cost.estimate import allocatable_bytes, limit_bytes, tensor_limit_bytes
 from brimful.cost.states import staying_bytes
 from brimful.errors import InputError, UnsupportedError
 from brimful.hardware.cluster import Cluster, spelled
 from brimful.models.config import parameter_count
-from brimful.search.attending import beside_usual
-from brimful.search.gains import Search
-from brimful.search.holding import hold
-from brimful.search.larger_clusters import cards_for, larger_clusters, with_gpu
+from brimful.search.larger_clusters import EVERY_NODE, cards_for, larger_clusters, with_gpu
 from brimful.search.offers import offers, pure_and_rounded
-from brimful.search.offloading import for_known_host
-from brimful.search.solve import Solution, solve
+from brimful.search.solve import Solution
+from brimful.search.tries import Find, Settle, Tried, host_short_bytes, short_bytes_of
 from brimful.units import format_bytes
 from brimful.values.job import Job
-from brimful.values.plan import Estimate, Plan, Word
-from brimful.values.strategy import Attention, Strategy
+from brimful.values.plan import Plan
 from brimful.values.task_words import is_per_sample, noun
 
 MIN_SEQ_LEN = 128
@@ -36,34 +27,11 @@ LEAST_HELP = 0.25
 """Of what a plan lacks: what does not fit either, and leaves more of that, is not named."""
 WHOLE_RATE = 100
 """From which on a rate is told in whole numbers."""
+SURE = 0.05
+"""Of a device's room: more nodes that are expected to lack so much are not searched."""
 UNKNOWN_SHORT = 0.5
 """Bytes by which a GPU that does not exist is short: less than any that was counted, since that
 there is none says more than by how much the rest is short."""
-
-
-class Tried(NamedTuple):
-    """The best of a job on a cluster.
-
-    Attributes:
-        short_bytes: By how many bytes it does not fit; 0 or less where it does.
-        step_s: Its predicted seconds per step; None: unknown.
-        solution: What was searched; None: the plan's own strategy was evaluated.
-        settings: Flags with which it is so, where a command means other settings without them.
-    """
-
-    short_bytes: int
-    step_s: float | None
-    solution: Solution | None
-    settings: str = ""
-
-
-Find = Callable[[Job, Cluster], Tried]
-"""Returns the best of a job on a cluster. Raises UnsupportedError where it cannot tell, InputError
-where the job cannot run there."""
-Settle = Callable[[Tried], Tried]
-"""Decides whether what was found holds."""
-Shortfall = Callable[[Job, Cluster, Strategy], int]
-"""Returns by how many bytes a strategy does not fit; 0 or less where it does."""
 
 
 class WayOut(NamedTuple):
@@ -76,6 +44,7 @@ class WayOut(NamedTuple):
         is_exact: Whether the same is learnt.
         solution: What was searched for it; None: nothing was.
         flags: As it is typed.
+        peak: What it takes of what there is; empty: unknown.
         rate: How fast, in what its task counts; empty: unknown.
         unit: Of the rate: tokens or samples a second.
     """
@@ -86,6 +55,7 @@ class WayOut(NamedTuple):
     is_exact: bool = False
     solution: Solution | None = None
     flags: str = ""
+    peak: str = ""
     rate: str = ""
     unit: str = ""
 
@@ -98,116 +68,6 @@ class WayOut(NamedTuple):
     def is_allowed(self) -> bool:
         """Whether it fits, and is for the job's owner to allow."""
         return self.short_bytes <= 0 and not self.is_exact
-
-
-def searched_anew(search: Search, settings: str = "") -> Find:
-    """Search every way as the plan was searched for, by live bytes; ``held`` decides.
-
-    ``settings``: what is typed otherwise; empty: nothing is.
-    """
-
-    def find(job: Job, cluster: Cluster) -> Tried:
-        found, refused = list[Tried](), list[Exception]()
-        for attention in _attentions(search, job, cluster):
-            try:
-                found.append(_searched(search, job, cluster, attention))
-            except UnsupportedError as error:
-                refused.append(error)
-        if not found:
-            raise refused[0]
-        return min(found, key=_shortness)._replace(settings=settings)
-
-    return find
-
-
-def _attentions(search: Search, job: Job, cluster: Cluster) -> tuple[Attention, ...]:
-    """List how a job may attend on a cluster: as the user said, or in the usual ways there."""
-    if search.usual is None:
-        return (search.attention,)
-    return (search.usual, *beside_usual(job, search.usual, cluster.device))
-
-
-def _searched(search: Search, job: Job, cluster: Cluster, attention: Attention) -> Tried:
-    every = (search.pins, *search.also)
-    offloading = for_known_host(job, cluster, every, attention)
-    return _tried(
-        solve(
-            job,
-            cluster,
-            search.pins,
-            attention=attention,
-            objective=search.objective,
-            also=(*search.also, *offloading),
-        )
-    )
-
-
-def _shortness(tried: Tried) -> tuple[float, float]:
-    """Order what was tried: what fits, and of that the fastest, before what lacks least."""
-    return max(0, tried.short_bytes), math.inf if tried.step_s is None else tried.step_s
-
-
-def held(tried: Tried) -> Tried:
-    """Replay what fits by live bytes, and the next best while it does not hold."""
-    if tried.solution is None or tried.short_bytes > 0:
-        return tried
-    return _tried(hold(tried.solution).solution)._replace(settings=tried.settings)
-
-
-def _tried(found: Solution) -> Tried:
-    made = found.plan.estimate
-    assert made is not None, "what is solved has a formula"
-    return Tried(short_bytes_of(made), made.predicted_step_s, found)
-
-
-def short_bytes_of(made: Estimate) -> int:
-    """Return by how many bytes a prediction lacks a sure fit, on a GPU or its host; 0: it fits."""
-    short = 0 if made.fits else made.predicted_peak_allocated_bytes - made.usable_bytes
-    short = max(short, _host_short_bytes(made))
-    reserved = made.predicted_reserved
-    if reserved is not None and reserved.word != "fits":
-        short = max(short, reserved.excess_bytes)
-    return short
-
-
-def _host_short_bytes(made: Estimate) -> int:
-    """Return how many bytes a node's host lacks at least; 0: it may suffice."""
-    host = made.host
-    if host is None or host.fits is not False:
-        return 0
-    return max(1, host.predicted_training_bytes - host.usable_bytes)
-
-
-def reserved_word(made: Estimate) -> Word:
-    """Return what the replay of a prediction says; ``fits`` where there is none."""
-    return "fits" if made.predicted_reserved is None else made.predicted_reserved.word
-
-
-def same_strategy(plan: Plan, shortfall: Shortfall) -> Find:
-    """Evaluate the plan's own strategy on every way, which takes a simulation each."""
-
-    def find(job: Job, cluster: Cluster) -> Tried:
-        if cluster.num_devices != plan.cluster.num_devices:
-            raise UnsupportedError("the plan's strategy is for as many devices as it has")
-        if job.method != plan.job.method or job.optimizer != plan.job.optimizer:
-            raise UnsupportedError("a simulation for each would take too long")
-        made = estimate_or_none(job, cluster, plan.strategy)
-        step_s = None if made is None else made.predicted_step_s
-        return Tried(shortfall(job, cluster, plan.strategy), step_s, None)
-
-    return find
-
-
-def either(first: Find, second: Find) -> Find:
-    """Find by one way, and where it cannot tell by another."""
-
-    def find(job: Job, cluster: Cluster) -> Tried:
-        try:
-            return first(job, cluster)
-        except UnsupportedError:
-            return second(job, cluster)
-
-    return find
 
 
 def ways_out(
@@ -225,8 +85,9 @@ def ways_out(
     leave what is learnt alone, then by device time per token; then those that do not fit either and
     lack less than the plan, the least short first.
     """
-    larger = _larger_gpu(plan, simulated_bytes)
-    ways = [_shorter_sequences(plan, find), *_allowed(plan), larger, _more_gpus(plan)]
+    larger, more = _larger_gpu(plan, simulated_bytes), _Way(_for_more(plan))
+    batches = _Way(_larger_batches(plan, more))
+    ways = [_shorter_sequences(plan, find), *_allowed(plan), larger, more, batches]
     misses: list[WayOut] = []
     waiting: list[tuple[bool, float, int, WayOut]] = []
 
@@ -297,10 +158,14 @@ class _Way:
         self._options = iter(options)
         self._says_short = says_short
         self._at: tuple[_Option, Tried] | None = None
+        self._falling = _Falling()
 
     def following(self, find: Find) -> WayOut | None:
         """Return the next option that fits as it is found; None: no more do."""
+        self._at = None
         for option in self._options:
+            if self._falling.rules_out(option):
+                continue
             try:
                 tried = find(option.job, option.cluster)
             except InputError:
@@ -308,13 +173,19 @@ class _Way:
             except UnsupportedError:  # nobody knows whether it would
                 self._unknown.append(option)
                 continue
-            self._at = option, tried
             need_bytes = tried.short_bytes + allocatable_bytes(option.cluster.device)
             self._need_bytes = min(self._need_bytes, need_bytes)
             if tried.short_bytes <= 0:
+                self._at = option, tried
                 return _told(option, tried)
+            self._falling.learn(option, tried)
             self._miss(option, tried)
         return None
+
+    @property
+    def num_devices(self) -> float:
+        """How many devices the option at hand has; infinite: none is."""
+        return math.inf if self._at is None else self._at[0].cluster.num_devices
 
     @property
     def missed(self) -> WayOut | None:
@@ -345,6 +216,35 @@ class _Way:
             self._missed = _told(option, tried)
 
 
+class _Falling:
+    """What more and more nodes lack: a + b / n at least, so that two of them tell of the rest.
+
+    The peak is the largest of many such sums, of which no larger cluster has less than the last two
+    lead to; what more nodes share in ways of their own may have a little less (``SURE``).
+    """
+
+    def __init__(self) -> None:
+        """Begin without having seen any."""
+        self._lacks: dict[int, int] = {}
+
+    def learn(self, option: _Option, tried: Tried) -> None:
+        """Note what a number of nodes lacks."""
+        if option.cluster.num_nodes > 1 and not tried.is_bound:
+            self._lacks[option.cluster.num_devices] = tried.short_bytes
+
+    def rules_out(self, option: _Option) -> bool:
+        """Whether so many nodes surely lack something, as fewer did."""
+        seen, num, batch = self._lacks, option.cluster.num_devices, option.job.global_batch
+        more = max(seen, default=0)
+        evenly = (n for n in seen if n < more and (more % n == 0 or batch == num))
+        few = max(evenly, default=0)
+        if not few or num <= more:
+            return False
+        each = (seen[few] - seen[more]) / (1 / few - 1 / more)
+        lacks = seen[more] - each * (1 / more - 1 / num)
+        return lacks > SURE * tensor_limit_bytes(option.cluster)
+
+
 def _untried(option: _Option, simulated_bytes: int) -> WayOut | None:
     """Say of what was not simulated that the tensors have room that were; None: none were.
 
@@ -370,9 +270,11 @@ def _told(option: _Option, tried: Tried) -> WayOut:
     seconds = None if tried.step_s is None else tried.step_s / option.job.tokens_per_step
     rate, unit = _rate(option.job, tried.step_s)
     if tried.short_bytes > 0:
-        words = f"{option.flags} would still be short by {format_bytes(tried.short_bytes)}"
+        least = "at least " * tried.is_bound
+        words = f"{option.flags} would still be short by {least}{format_bytes(tried.short_bytes)}"
     else:
-        words = f"{flags} would fit{f', {rate} {unit}' if rate else ''}"
+        told = (tried.peak_words(), f"{rate} {unit}" if rate else "")
+        words = ", ".join((f"{flags} would fit", *filter(None, told)))
     cost = math.inf if seconds is None else seconds * option.cluster.num_devices
     said = "".join(f" ({note})" for note in (option.why, option.note) if note)
     return WayOut(
@@ -382,6 +284,7 @@ def _told(option: _Option, tried: Tried) -> WayOut:
         not option.why,
         tried.solution,
         flags,
+        tried.peak_words(),
         rate,
         unit,
     )
@@ -467,26 +370,31 @@ def _larger_gpu(plan: Plan, simulated_bytes: int) -> _Way:
     options = (
         _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note) for cluster in clusters
     )
-    is_of_host = plan.estimate is not None and _host_short_bytes(plan.estimate) > 0
+    is_of_host = plan.estimate is not None and host_short_bytes(plan.estimate) > 0
     missed = None if is_of_host else WayOut(_no_gpu(plan), UNKNOWN_SHORT, math.inf)
     return _Way(options, missed=missed, need_bytes=simulated_bytes)
 
 
-def _more_gpus(plan: Plan) -> _Way:
-    """Try more of the same GPU: in a node, then in several."""
-    return _Way(_for_more(plan))
-
-
 def _for_more(plan: Plan) -> Iterator[_Option]:
-    """Yield a job on more devices, and with a larger batch where they cannot all share its own."""
-    job = plan.job
+    """Yield a job on more of the same GPU: in a node, then in several."""
     for cluster in larger_clusters(plan.cluster):
-        gpus, num = f"--gpus {spelled(cluster)}", cluster.num_devices
-        yield _Option(gpus, job, cluster)
-        if job.global_batch < num:
-            larger = msgspec.structs.replace(job, global_batch=num)
+        note = "the fewest nodes that do" if 1 < cluster.num_nodes <= EVERY_NODE else ""
+        yield _Option(f"--gpus {spelled(cluster)}", plan.job, cluster, note=note)
+
+
+def _larger_batches(plan: Plan, more: _Way) -> Iterator[_Option]:
+    """Yield a job with a larger batch on more devices, where they cannot all share its own.
+
+    ``more``: who found on how many it fits with its own batch: of as many it is not asked.
+    """
+    for cluster in larger_clusters(plan.cluster):
+        if (num := cluster.num_devices) >= more.num_devices:
+            return
+        if plan.job.global_batch < num:
+            larger = msgspec.structs.replace(plan.job, global_batch=num)
+            flags = f"--gpus {spelled(cluster)} --global-batch {num}"
             why = "a larger batch changes what is learnt"
-            yield _Option(f"{gpus} --global-batch {num}", larger, cluster, why)
+            yield _Option(flags, larger, cluster, why)
 
 
 def _no_gpu(plan: Plan) -> str:

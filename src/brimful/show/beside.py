@@ -7,7 +7,7 @@ from brimful.cost.reserved import predicted_reserved
 from brimful.hardware.cluster import Cluster
 from brimful.hardware.datasheets import datasheets
 from brimful.search.against import Against, against
-from brimful.search.beside import Beside, Fix, all_that, used_bytes
+from brimful.search.beside import Beside, Fix, used_bytes
 from brimful.search.typed import fix_words
 from brimful.search.ways_out import WayOut
 from brimful.show.predicted import meter_of
@@ -156,7 +156,7 @@ def _differs_words(cluster: Cluster, strategy: Strategy, known: Known, other: Ag
         more = _peak(other.made) - known.peak_bytes
     else:
         fits = fits and reserved.word != "no"
-        more = all_that(reserved) - ours
+        more = reserved.told_bytes - ours
     return f"{_more_words(more)}{', too much with these settings' * (known.fits and not fits)}"
 
 

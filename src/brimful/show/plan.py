@@ -38,7 +38,7 @@ from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_eac
 from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes
 from brimful.values.job import PREFERENCE
-from brimful.values.plan import MemoryItem
+from brimful.values.plan import MemoryItem, Plan
 from brimful.values.results import REFERENCE, Reserved
 from brimful.values.strategy import Strategy, gathers
 
@@ -236,13 +236,17 @@ def _most(found: Solution) -> tuple[Fact, ...]:
 def _shorter(found: Solution) -> tuple[Fact, ...]:
     """Say how long a text the same GPUs do hold, where one of the length asked for is not sure."""
     plan = found.plan
-    if plan.estimate is None or plan.job.task == "module":
+    if plan.estimate is None or plan.job.task == "module" or _lacks_devices(plan):
         return ()
     lean = leanest(plan.job, plan.strategy)
-    text = longest(plan.job, plan.cluster, lean, least=0)
-    if text is None or text.number >= plan.job.seq_len:
-        return ()
-    return (Fact("at most", f"{text.number:,} tokens a text, with {_lean_words(lean)}"),)
+    ways = {plan.strategy: "these settings", lean: _lean_words(lean)}
+    texts = {words: longest(plan.job, plan.cluster, way, least=0) for way, words in ways.items()}
+    told = [
+        f"{text.number:,} tokens a text, with {words}"
+        for words, text in texts.items()
+        if text is not None and text.number < plan.job.seq_len
+    ]
+    return (Fact("at most", "; ".join(told)),) if told else ()
 
 
 def _lean_words(lean: Strategy) -> str:
@@ -301,12 +305,17 @@ def _none(found: Solution) -> str:
 def _needed(found: Solution) -> tuple[Fact, ...]:
     """Say how many devices there have to be at least, where there are fewer."""
     plan = found.plan
-    least, device = least_devices(plan), plan.cluster.device
-    if least <= plan.cluster.num_devices or plan.strategy.offload != "none":
+    if not _lacks_devices(plan):
         return ()
+    least, device = least_devices(plan), plan.cluster.device
     stay = format_bytes(staying_bytes(plan.job, device.kernels))
     words = f"at least {least:,} of them for {stay} of parameters and optimizer state"
     return (Fact("needs", words),)
+
+
+def _lacks_devices(plan: Plan) -> bool:
+    """Whether more devices are needed for what stays alone, with nothing on the host."""
+    return plan.strategy.offload == "none" and least_devices(plan) > plan.cluster.num_devices
 
 
 def _left_out(found: Solution) -> tuple[Fact, ...]:
@@ -347,8 +356,13 @@ def _untried(found: Solution) -> tuple[Fact, ...]:
 
 def allowed_facts(allowed: Sequence[WayOut]) -> tuple[Fact, ...]:
     """Say together what would fit if the job's owner allowed it, at which predicted speed."""
-    ways = [f"{way.flags} {way.rate}".rstrip() for way in allowed]
-    speed = f" {allowed[-1].unit}" if allowed[-1].rate else ""
+    last = allowed[-1]
+    units = [f" {way.unit}" if way is last and way.rate else "" for way in allowed]
+    told = (", ".join(filter(None, (way.peak.partition(" of ")[0], way.rate))) for way in allowed)
+    ways = [
+        f"{way.flags}{f' ({said}{unit})' if said else ''}"
+        for way, said, unit in zip(allowed, told, units, strict=True)
+    ]
     verb = "predicted; each changes" if len(ways) > 1 else "changes"
-    words = f"{', '.join(ways)}{speed}, {verb} what is learnt"
+    words = f"{', '.join(ways)}, {verb} what is learnt"
     return (Fact("or allow", words),)

@@ -74,12 +74,8 @@ def verdict_of(estimate: Estimate) -> Verdict:
 
 def meter_of(estimate: Estimate) -> Meter:
     """Return the peak of a prediction beside what there is for it."""
-    reserved = estimate.predicted_reserved
-    if reserved is None or not estimate.fits:
-        peak = estimate.predicted_peak_allocated_bytes
-        how = f"predicted{TENSORS_ALONE if estimate.fits else ''}"
-        return Meter(peak, estimate.usable_bytes, how)
-    return replayed_meter(reserved)
+    is_alone = estimate.fits and estimate.predicted_reserved is None
+    return Meter(*estimate.told_peak, f"predicted{TENSORS_ALONE if is_alone else ''}")
 
 
 LEAST_ROUNDED = 0.03
@@ -204,13 +200,10 @@ def replayed_meter(reserved: Reserved | PredictedReserved) -> Meter:
 
     Where it does not fit, that is what it would hold of a card without end.
     """
-    how, is_no = "predicted", reserved.word == "no"
     if isinstance(reserved, PredictedReserved):
-        used, whole = reserved.predicted_peak_reserved_bytes, reserved.predicted_unhindered_bytes
-    else:
-        how = "simulated"
-        used, whole = reserved.simulated_peak_reserved_bytes, reserved.simulated_unhindered_bytes
-    return Meter(whole if is_no else used, most_bytes(reserved), how)
+        return Meter(reserved.told_bytes, most_bytes(reserved), "predicted")
+    used, whole = reserved.simulated_peak_reserved_bytes, reserved.simulated_unhindered_bytes
+    return Meter(whole if reserved.word == "no" else used, most_bytes(reserved), "simulated")
 
 
 def most_bytes(reserved: Reserved | PredictedReserved) -> int:

@@ -28,7 +28,7 @@ from brimful.search.solve import Solution
 from brimful.search.space import chunks_of, plainest_strategy
 from brimful.search.spelling import spell, spell_way, way_of
 from brimful.search.table import Objective, Table, columns_of, rank
-from brimful.search.ways_out import Shortfall
+from brimful.search.tries import Shortfall
 from brimful.simulate.attempt import Attempt, attempt
 from brimful.techniques.runnable import check_strategy
 from brimful.values.job import Job
@@ -387,7 +387,7 @@ def _tabulate(job: Job, attempts: list[Attempt]) -> Table:
 
 
 def simulated_shortfall(budget: Budget) -> Shortfall:
-    """Return what ``search.ways_out.same_strategy`` evaluates with; it remembers what it simulated.
+    """Return what ``search.tries.same_strategy`` evaluates with; it remembers what it simulated.
 
     A peak of live bytes hangs on whose kernels run and not on the size of the device, so that a
     device that is too small for it needs no simulation of its own.

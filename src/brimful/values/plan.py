@@ -145,6 +145,12 @@ class PredictedReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return "fits" if self.is_firm else "tight"
 
     @property
+    def told_bytes(self) -> int:
+        """The most it held; what it would of a card without end, where it runs out."""
+        whole, held = self.predicted_unhindered_bytes, self.predicted_peak_reserved_bytes
+        return whole if self.short_bytes else held
+
+    @property
     def is_firm(self) -> bool:
         """Whether it completes without giving anything back, whatever lies outside."""
         return self.predicted_unhindered_bytes <= self.firm_bytes
@@ -199,6 +205,15 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hfu: float | None = None
     host: HostMemory | None = None
     predicted_reserved: PredictedReserved | None = None
+
+    @property
+    def told_peak(self) -> tuple[int, int]:
+        """What it takes of a device and what there is for it: by its replay where that says."""
+        reserved = self.predicted_reserved
+        if reserved is None or not self.fits:
+            return self.predicted_peak_allocated_bytes, self.usable_bytes
+        limit = reserved.limit_bytes
+        return reserved.told_bytes, reserved.capacity_bytes if limit is None else limit
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from brimful.search.shop.cell import Found, fastest, within
 from brimful.search.shop.shelf import Shelf
 from brimful.search.shop.values import DAY_S
 from brimful.search.solve import Space
-from brimful.search.ways_out import short_bytes_of
+from brimful.search.tries import short_bytes_of
 from brimful.techniques.offload import NONE
 from brimful.units import format_bytes, format_days
 
