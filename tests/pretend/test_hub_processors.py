@@ -78,6 +78,26 @@ def test_a_model_of_the_hub_has_a_processor():
             processor.video_processor([])
 
 
+def test_a_configuration_that_lies_alone_in_a_folder_has_all_that_is_beside_it(tmp_path):
+    """As a program is told to put one there whose model is known to nobody."""
+    config = AutoConfig.for_model("llava", **KINDS["llava"])
+    config.save_pretrained(tmp_path)
+    with pretend.gpu("h100-80gb") as run:
+        torch.ones(1, device="cuda")
+        processor = AutoProcessor.from_pretrained(tmp_path)
+        text = processor.apply_chat_template(CHAT)
+    assert processor.tokenizer(text)["input_ids"].count(50) == 1
+    assert any(f"of {tmp_path}" in line for line in run.report().assumptions)
+
+
+def test_what_sees_alone_has_no_tokenizer():
+    """``AutoProcessor`` took the one that was made for what makes images ready."""
+    with pretend.gpu("h100-80gb"):
+        torch.ones(1, device="cuda")
+        processor = AutoProcessor.from_pretrained("google/vit-base-patch16-224")
+    assert processor(Image.new("RGB", (30, 20)))["pixel_values"][0].shape == (3, 224, 224)
+
+
 def test_contents_as_lists_are_texts_to_what_reads_alone():
     with pretend.gpu("h100-80gb"):
         torch.ones(1, device="cuda")

@@ -12,6 +12,7 @@ Source: ``utils/hub.py`` and ``modeling_utils.py`` of transformers 5.23.0.
 import contextlib
 import functools
 import json
+import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from brimful.models.hub_configs import HubConfig, find_hub_config, hub_configs
 from brimful.models.registry import registry
 from brimful.pretend.hub_composites import composite_of, is_composite, processor_of
 from brimful.pretend.hub_processors import without_torchvision, write_processor
-from brimful.pretend.hub_tokenizers import unit_of, write_tokenizer
+from brimful.pretend.hub_tokenizers import reads, unit_of, write_tokenizer
 from brimful.pretend.when_imported import Changes
 
 _API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
@@ -61,6 +62,7 @@ _PARTLY = (
 )
 _ABSENT = "{} is not on this machine: its configuration is "
 _CONFIG, _WEIGHTS = "config.json", "absent.safetensors"
+_GENERATION = "generation_config.json"
 _FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
 """Weights, as they lie in a folder."""
 _CACHED = (
@@ -118,6 +120,8 @@ class _Absent:
         return self._folder in Path(file).parents
 
     def _made(self, name: str) -> Path | None:
+        if name and Path(name).is_dir():
+            return self._completed(Path(name))
         if not name or Path(name).exists() or _is_cached(name, (_CONFIG,)):
             return None
         taken = names.find(name)
@@ -161,18 +165,42 @@ class _Absent:
     ) -> None:
         config["dtype"] = self._dtype or config["dtype"]
         (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
-        built = _built(config)
-        write_tokenizer(folder, built, config["architectures"])
+        tokens = self._write_rest(folder, config, name, processor)
         self._assumptions.add(
             f"{_ABSENT.format(name)}{whose}, weights are of {config['dtype']} where the program "
-            f"does not say, and {unit_of(built)} are taken for tokens"
+            f"does not say{', and ' * bool(tokens)}{tokens}"
         )
+
+    def _completed(self, given: Path) -> Path | None:
+        """Make a folder of a configuration that lies alone in one; None: there is more in it."""
+        from transformers import CONFIG_MAPPING
+
+        if not {_CONFIG} <= {each.name for each in given.iterdir()} <= {_CONFIG, _GENERATION}:
+            return None
+        config = json.loads((given / _CONFIG).read_text("utf-8"))
+        if config.get("model_type") not in CONFIG_MAPPING:
+            return None
+        folder = self._folder / f"{len(self._folders)}-{given.name}"
+        shutil.copytree(given, folder)
+        if tokens := self._write_rest(folder, config, str(given), {}):
+            self._assumptions.add(f"of {given} {tokens}")
+        return folder
+
+    def _write_rest(
+        self, folder: Path, config: Mapping[str, Any], name: str, processor: Mapping[str, Any]
+    ) -> str:
+        """Write what makes texts, images and sounds ready; return what is taken for tokens."""
+        built = _built(config)
         if write_processor(folder, built, processor):
             told = f"its published {' and '.join(processor)}, " if processor else ""
             self._assumptions.add(
                 f"the processor of {name} has {told}what its configuration decides and else its "
                 "class's own settings: published ones may take other numbers of tokens for an image"
             )
+        if not reads(built):
+            return ""
+        write_tokenizer(folder, built, config.get("architectures") or ())
+        return f"{unit_of(built)} are taken for tokens"
 
     def weights_of(self, asked: Any) -> str:
         """Return a file that stands for a model's weights; empty: they are on this machine."""

@@ -55,6 +55,14 @@ _TEMPLATE = (
 and images, videos and sounds are the words that stand for them."""
 
 
+def reads(built: Any) -> bool:
+    """Whether a model has a vocabulary; what sees alone has none.
+
+    ``built``: its configuration, as the library builds it.
+    """
+    return bool(_vocabulary(built))
+
+
 def unit_of(built: Any) -> str:
     """Return what stands for a token: words, or characters where a vocabulary has no room.
 
@@ -116,7 +124,7 @@ def _template(asked: Words) -> str:
 
 def _vocabulary(built: Any) -> int:
     """Return how many rows a model's embedding has, the text model's where it has several."""
-    return int(getattr(built.get_text_config(), "vocab_size", 0) or len(_SPECIAL))
+    return int(getattr(built.get_text_config(), "vocab_size", 0) or 0)
 
 
 def _most_tokens(built: Any) -> int | None:
