@@ -183,7 +183,7 @@ class _Absent:
         folder = self._folder / f"{len(self._folders)}-{given.name}"
         shutil.copytree(given, folder)
         if tokens := self._write_rest(folder, config, str(given), {}):
-            self._assumptions.add(f"of {given} {tokens}")
+            self._assumptions.add(f"{given} holds a configuration alone: {tokens}")
         return folder
 
     def _write_rest(
@@ -192,10 +192,11 @@ class _Absent:
         """Write what makes texts, images and sounds ready; return what is taken for tokens."""
         built = _built(config)
         if write_processor(folder, built, processor):
-            told = f"its published {' and '.join(processor)}, " if processor else ""
+            others = f", its published {' and '.join(processor)} and else" if processor else " and"
+            may = "" if processor else ": published ones may make other numbers of tokens"
             self._assumptions.add(
-                f"the processor of {name} has {told}what its configuration decides and else its "
-                "class's own settings: published ones may take other numbers of tokens for an image"
+                f"the processor of {name} has what its configuration decides{others} its class's "
+                f"own settings{may}"
             )
         if not reads(built):
             return ""

@@ -208,7 +208,7 @@ def write_processor(folder: Path, built: Any, published: Mapping[str, Any]) -> b
 
 def _defaults(name: str) -> dict[str, Any]:
     """Return what a class of processors of images or sounds fills in."""
-    found = _class_of(name) or _class_of(f"{name}Pil")
+    found = _class_of(f"{name}Pil") or _class_of(name)
     if found is None:
         return {}
     signed = inspect.signature(found.__init__).parameters.values()

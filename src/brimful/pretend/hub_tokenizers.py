@@ -124,7 +124,7 @@ def _template(asked: Words) -> str:
 
 def _vocabulary(built: Any) -> int:
     """Return how many rows a model's embedding has, the text model's where it has several."""
-    return int(getattr(built.get_text_config(), "vocab_size", 0) or 0)
+    return int(getattr(built.get_text_config(decoder=True), "vocab_size", 0) or 0)
 
 
 def _most_tokens(built: Any) -> int | None:
@@ -132,4 +132,4 @@ def _most_tokens(built: Any) -> int | None:
     behind = _POSITIONS.get(built.model_type)
     if behind is None:
         return None
-    return int(built.get_text_config().max_position_embeddings) - behind
+    return int(built.get_text_config(decoder=True).max_position_embeddings) - behind
