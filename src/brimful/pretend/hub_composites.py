@@ -35,11 +35,13 @@ class _Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         model_type: As transformers calls their architecture.
         models: Their names in the registry.
         config: Their configuration, without what the class fills in and what is the registry's.
+        processor: Settings that their processors are uploaded with and no class has.
     """
 
     model_type: str
     models: tuple[str, ...]
     config: dict[str, Any]
+    processor: dict[str, Any] = {}
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +59,12 @@ def is_composite(name: str) -> bool:
     """Whether a model of the registry has parts there that are described nowhere but here."""
     why = why_other_count(name)
     return name in _families() or _TOWER in why or _TOWERS in why
+
+
+def processor_of(name: str) -> dict[str, Any]:
+    """Return what a processor of a model of the registry is uploaded with; empty: not known."""
+    family = _families().get(name)
+    return family.processor if family else {}
 
 
 def composite_of(name: str) -> dict[str, Any] | None:

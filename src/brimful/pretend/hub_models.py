@@ -12,6 +12,7 @@ Source: ``utils/hub.py`` and ``modeling_utils.py`` of transformers 5.23.0.
 import contextlib
 import functools
 import json
+import shutil
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +25,9 @@ import torch
 from brimful.models import names
 from brimful.models.hub_configs import HubConfig, find_hub_config, hub_configs
 from brimful.models.registry import registry
-from brimful.pretend.hub_composites import composite_of, is_composite
+from brimful.pretend.hub_composites import composite_of, is_composite, processor_of
+from brimful.pretend.hub_processors import without_torchvision, write_processor
+from brimful.pretend.hub_tokenizers import reads, unit_of, write_tokenizer
 from brimful.pretend.when_imported import Changes
 
 _API, _UTILS = "huggingface_hub.hf_api", "transformers.utils.hub"
@@ -59,7 +62,7 @@ _PARTLY = (
 )
 _ABSENT = "{} is not on this machine: its configuration is "
 _CONFIG, _WEIGHTS = "config.json", "absent.safetensors"
-_PROCESSOR = "preprocessor_config.json"
+_GENERATION = "generation_config.json"
 _FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
 """Weights, as they lie in a folder."""
 _CACHED = (
@@ -76,40 +79,6 @@ _IN_FP32 = frozenset({
 uploaded in bfloat16. The report says which type was taken."""
 _TASKS = ("IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM")
 """Of a class that can do several the first is what it was made for."""
-_WORDS_AT_LEAST = 1000
-"""Rows of a vocabulary; of fewer they are bytes, as ByT5's 384 are."""
-_SPLIT: dict[str, dict[str, Any]] = {
-    "words": {"type": "Whitespace"},
-    "characters": {
-        "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False,
-    },
-}  # fmt: skip
-"""How a text is cut into what stands for tokens."""
-_SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-_MASKED = {"cls_token": "<cls>", "sep_token": "<sep>", "mask_token": "<mask>"}
-"""What a model that guesses hidden words has besides."""
-_GUESSING = frozenset({
-    "bert", "blip", "layoutlmv3", "mpnet", "vision-encoder-decoder", "xlm-roberta",
-})  # fmt: skip
-"""Kinds of models that learnt so, of which some were uploaded as encoders or classifiers, or whose
-texts are cut as such a model's."""
-_IMAGE = "<image>"
-"""What stands for an image in a text, in the row that a configuration has for it."""
-_TOKENIZERS = {"layoutlmv3": "LayoutLMv3Tokenizer"}
-"""Kinds of models whose tokenizers read more than words, as where they stand on a page."""
-_POSITIONS = {
-    "albert": 0, "bert": 0, "blip": 0, "camembert": 2, "clip": 0, "distilbert": 0, "electra": 0,
-    "layoutlmv3": 2, "mpnet": 2, "roberta": 2, "siglip": 0, "vision-encoder-decoder": 0,
-    "xlm-roberta": 2,
-}  # fmt: skip
-"""Kinds of models whose positions are a table, and how many of its rows no token takes."""
-_TEMPLATE = (
-    "{% for message in messages %}{{ '<s> ' + message['role'] + ' ' }}"
-    "{% if message['role'] == 'assistant' %}"
-    "{% generation %}{{ message['content'] + ' </s>' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + ' </s>' }}{% endif %}{% endfor %}"
-)
-"""A chat template; what the model answers is marked in it, as losses over answers alone ask for."""
 
 
 class _Weight(NamedTuple):
@@ -151,6 +120,8 @@ class _Absent:
         return self._folder in Path(file).parents
 
     def _made(self, name: str) -> Path | None:
+        if name and Path(name).is_dir():
+            return self._completed(Path(name))
         if not name or Path(name).exists() or _is_cached(name, (_CONFIG,)):
             return None
         taken = names.find(name)
@@ -170,7 +141,8 @@ class _Absent:
         told = {"model_type": kind, "architectures": _classes(kind), "dtype": _dtype_of(kind)}
         config = _with_start({**told, **described})
         whose = f"{taken.name}'s"
-        self._write(folder, config, name, f"{whose}, whole by its count" if is_whole else whose)
+        whose += ", whole by its count" * is_whole
+        self._write(folder, config, name, whose, processor_of(taken.name))
         return folder
 
     def _published(self, name: str, published: HubConfig) -> Path:
@@ -179,20 +151,57 @@ class _Absent:
         folder.mkdir(exist_ok=True)
         kind, classes = published.model_type, [published.architecture]
         told = {"model_type": kind, "architectures": classes, "dtype": published.dtype}
-        self._write(folder, {**told, **published.config}, name, "the published one")
-        if published.processor:
-            text = json.dumps(published.processor)
-            (folder / _PROCESSOR).write_text(text, "utf-8")
+        config = {**told, **published.config}
+        self._write(folder, config, name, "the published one", published.processor)
         return folder
 
-    def _write(self, folder: Path, config: dict[str, Any], name: str, whose: str) -> None:
+    def _write(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        name: str,
+        whose: str,
+        processor: Mapping[str, Any],
+    ) -> None:
         config["dtype"] = self._dtype or config["dtype"]
         (folder / _CONFIG).write_text(json.dumps(config), "utf-8")
-        _write_tokenizer(folder, config)
+        tokens = self._write_rest(folder, config, name, processor)
         self._assumptions.add(
             f"{_ABSENT.format(name)}{whose}, weights are of {config['dtype']} where the program "
-            f"does not say, and {_unit(config)} are taken for tokens"
+            f"does not say{', and ' * bool(tokens)}{tokens}"
         )
+
+    def _completed(self, given: Path) -> Path | None:
+        """Make a folder of a configuration that lies alone in one; None: there is more in it."""
+        from transformers import CONFIG_MAPPING
+
+        if not {_CONFIG} <= {each.name for each in given.iterdir()} <= {_CONFIG, _GENERATION}:
+            return None
+        config = json.loads((given / _CONFIG).read_text("utf-8"))
+        if config.get("model_type") not in CONFIG_MAPPING:
+            return None
+        folder = self._folder / f"{len(self._folders)}-{given.name}"
+        shutil.copytree(given, folder)
+        if tokens := self._write_rest(folder, config, str(given), {}):
+            self._assumptions.add(f"{given} holds a configuration alone: {tokens}")
+        return folder
+
+    def _write_rest(
+        self, folder: Path, config: Mapping[str, Any], name: str, processor: Mapping[str, Any]
+    ) -> str:
+        """Write what makes texts, images and sounds ready; return what is taken for tokens."""
+        built = _built(config)
+        if write_processor(folder, built, processor):
+            others = f", its published {' and '.join(processor)} and else" if processor else " and"
+            may = "" if processor else ": published ones may make other numbers of tokens"
+            self._assumptions.add(
+                f"the processor of {name} has what its configuration decides{others} its class's "
+                f"own settings{may}"
+            )
+        if not reads(built):
+            return ""
+        write_tokenizer(folder, built, config.get("architectures") or ())
+        return f"{unit_of(built)} are taken for tokens"
 
     def weights_of(self, asked: Any) -> str:
         """Return a file that stands for a model's weights; empty: they are on this machine."""
@@ -263,65 +272,6 @@ def _with_start(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, key: getattr(built, "pad_token_id", None) or 0}
 
 
-def _vocabulary(config: Mapping[str, Any]) -> int:
-    """Return how many rows a model's embedding has, the text model's where it has several."""
-    return int(getattr(_built(config).get_text_config(), "vocab_size", 0) or len(_SPECIAL))
-
-
-def _seen(config: Mapping[str, Any]) -> int:
-    """Return the row of an embedding that stands for an image in a text; 0: none does."""
-    return int(getattr(_built(config), "image_token_id", 0) or 0)
-
-
-def _most_tokens(config: Mapping[str, Any]) -> int | None:
-    """Return how many tokens a tokenizer cuts or fills a text to, where positions are a table."""
-    behind = _POSITIONS.get(config["model_type"])
-    if behind is None:
-        return None
-    return int(_built(config).get_text_config().max_position_embeddings) - behind
-
-
-def _is_masked(name: str) -> bool:
-    return name.endswith("ForMaskedLM")
-
-
-def _unit(config: Mapping[str, Any]) -> str:
-    """Return what stands for a token: words, or characters where a vocabulary has no room."""
-    return "characters" if _vocabulary(config) < _WORDS_AT_LEAST else "words"
-
-
-def _write_tokenizer(folder: Path, config: Mapping[str, Any]) -> None:
-    kind, num_rows, seen = config["model_type"], _vocabulary(config), _seen(config)
-    # The special words of a tokenizer by their names.
-    is_masked = any(map(_is_masked, config["architectures"])) or kind in _GUESSING
-    named = {**_SPECIAL, **_MASKED} if is_masked else _SPECIAL
-    special = dict(enumerate(named.values()))
-    has_image = len(special) <= seen < num_rows
-    if has_image:
-        special[seen] = _IMAGE
-    words = [special.get(i, f"w{i}") for i in range(max(num_rows, len(special)))]
-    added = [
-        {"id": i, "content": word, "special": True, "single_word": False, "lstrip": False,
-         "rstrip": False, "normalized": False}
-        for i, word in special.items()
-    ]  # fmt: skip
-    made = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": None, "pre_tokenizer": _SPLIT[_unit(config)], "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)},
-                  "unk_token": named["unk_token"]},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(made), "utf-8")
-    about: dict[str, Any] = {**named, "chat_template": _TEMPLATE}
-    about["tokenizer_class"] = _TOKENIZERS.get(kind, "PreTrainedTokenizerFast")
-    if has_image:
-        about["extra_special_tokens"] = {"image_token": _IMAGE}
-    if (most_tokens := _most_tokens(config)) is not None:
-        about["model_max_length"] = most_tokens
-    (folder / "tokenizer_config.json").write_text(json.dumps(about), "utf-8")
-
-
 def _write_weights(path: Path) -> None:
     """Write a file of one number in bfloat16, which is asked for its type alone."""
     header = json.dumps({"absent": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}})
@@ -346,6 +296,8 @@ def _asking(absent: _Absent, module: Any) -> Iterator[tuple[Any, str, Any]]:
     if module.__name__ == _WORDS:
         kind, name = module.TokenizersBackend, "convert_to_native_format"
         yield kind, name, classmethod(_whole(absent, vars(kind)[name].__func__))
+    if module.__name__.startswith("transformers."):
+        yield from without_torchvision(lambda name: absent.folder_of(name) is not None, module)
     if module.__name__ == _LOADING and "LoadStateDictConfig" in found:  # since transformers 5
         yield module, _RESOLVE, _without_weights(absent, found[_RESOLVE])
         load = _loading_shapes(module.PreTrainedModel._load_pretrained_model)  # noqa: SLF001
