@@ -63,10 +63,13 @@ def test_calls_of_other_classes_and_numbers_that_mean_none_say_nothing(tmp_path,
         "1e-05",
         "--loss-chunks",
         "1",
+        "--offload",
+        "none",
     ]
     assert not asked
 
 
+KEEPS = ("--offload", "none")
 TRAINED = """
 import argparse
 from absent_trainer import SFTConfig, SFTTrainer
@@ -84,10 +87,12 @@ SFTTrainer(model="smollm2-135m", args=SFTConfig(
 @pytest.mark.parametrize(
     ("dtype", "gpus", "given", "also"),
     [
-        ("'bfloat16'", "l4", [], ["--precision", "bf16", "--loss-chunks", "1"]),
-        ("torch.bfloat16", "l4", ["--liger"], ["--precision", "bf16", "--fused-kernels", "liger"]),
+        ("'bfloat16'", "l4", [], ["--precision", "bf16", "--loss-chunks", "1", *KEEPS]),
+        ("torch.bfloat16", "l4", ["--liger"], [
+            "--precision", "bf16", "--fused-kernels", "liger", *KEEPS,
+        ]),
         ("'float32'", "2xl4", ["--multi_gpu"], [
-            "--loss-chunks", "1", "--zero", "0", "--tp", "1", "--pp", "1",
+            "--loss-chunks", "1", *KEEPS, "--zero", "0", "--tp", "1", "--pp", "1",
         ]),
         ("'auto'", "2xl4", ["--use_fsdp"], ["--loss-chunks", "1"]),
     ],
@@ -235,4 +240,18 @@ def test_a_loop_of_ones_own_says_batches_lengths_and_precision(tmp_path):
         "--accumulate-grad-batches": "2",
         "--seq-len": "384",
         "--micro-batch": "32",
+        "--offload": "none",
     }
+
+
+def test_rows_that_a_model_writes_are_as_long_as_its_trainer_says(tmp_path):
+    """Of 512 tokens that are given, by default, and 256 that are written, logits of a third."""
+    (path := tmp_path / "grpo.py").write_text(
+        "import absent\n"
+        "args = absent.GRPOConfig(per_device_train_batch_size=4, max_completion_length=256)\n"
+        "absent.GRPOTrainer(model='smollm2-135m', args=args)\n"
+    )
+    assert plan_of(str(path), "l4") == [
+        *("plan", "smollm2-135m", "--gpus", "l4", "--per-device-train-batch-size", "4"),
+        *("--task", "grpo", "--seq-len", "768", "--loss-chunks", "3", *KEEPS),
+    ]

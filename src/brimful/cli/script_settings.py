@@ -16,7 +16,7 @@ from typing import Any
 from brimful.cli.other_flags import HALVES, OF_WEIGHTS, is_of_jobs, is_of_models, names_of
 from brimful.cli.script_configs import Written, written_config
 from brimful.errors import BrimfulError
-from brimful.export.read_grpo import SHARE
+from brimful.export.read_grpo import LENGTHS, SHARE, TASK, chunks_of
 from brimful.files.writing import is_there
 from brimful.hardware.names import split_counts
 from brimful.pretend.script_arguments import declared_in, find_given
@@ -108,7 +108,9 @@ def plan_of(
     values = _values(tree, given)
     live = list(_live(tree, values))
     calls = [(_name(call), call) for call in live if _name(call).endswith(_TELLING)]
-    model = next(filter(None, (_model(name, call, values) for name, call in calls)), "")
+    trainers = [(_PLAIN_TRAINER, call) for call in live if _name(call).endswith(_PLAIN_TRAINER)]
+    naming = (_model(name, call, values) for name, call in [*calls, *trainers])
+    model = next(filter(None, naming), "")
     if built is not None:
         model = str(built.folder)
     if not model:
@@ -130,9 +132,10 @@ def plan_of(
         *(part for word in declared for part in word.split("=", 1)),
         *said,
         *_of_loop(live, values, [*declared, *said]),
-        *_learnt(live),
+        *(learnt := _learnt(live)),
         *_beside(live, values),
-        *_as_trained(tree, calls, values, adapts=adapts),
+        *_as_trained(tree, calls, values, adapts=adapts, is_written=TASK in learnt),
+        *([] if settings or _may_share(tree, given) else ["--offload", "none"]),
         *([] if settings or not _is_replicated(tree, gpus, given) else _REPLICATED),
     ]
 
@@ -142,6 +145,17 @@ def _learnt(calls: Sequence[ast.Call]) -> list[str]:
     found = (_OF_TASKS.search(_name(call)) for call in calls)
     name = next((each[1] for each in found if each is not None), "")
     return ["--task", _TASK_WORDS.get(name, name.lower())] if name else []
+
+
+def _written(
+    calls: Sequence[tuple[str, ast.Call]], values: Mapping[str, Any]
+) -> tuple[str, str, str, str]:
+    """Return how long the rows are that a model wrote itself, and what logits of them take."""
+    given = {each.arg: _constant(each.value, values) for _, call in calls for each in call.keywords}
+    said = (given.get(name) for name in LENGTHS)
+    lengths = zip(said, LENGTHS.values(), strict=True)
+    prompt, written = (each if type(each) is int else usual for each, usual in lengths)
+    return "--seq-len", f"{prompt + written}", "--loss-chunks", f"{chunks_of(prompt, written)}"
 
 
 def _of_loop(
@@ -200,11 +214,17 @@ def _as_trained(
     values: Mapping[str, Any],
     *,
     adapts: bool,
+    is_written: bool,
 ) -> list[str]:
-    """Return what else a trainer does, in our flags: its loss, and weights of 16 bits."""
+    """Return what else a trainer does, in our flags: its loss, and weights of 16 bits.
+
+    ``is_written``: whether the model writes the rows itself.
+    """
     every = [each for _, call in calls for each in call.keywords]
     halves = not adapts and any(_is_half(each, values) for each in every)
     words = ["--precision", "bf16"] if halves else []
+    if is_written:
+        return [*words, *_written(calls, values)]
     if _OWN_LOSS in ast.unparse(tree).lower() or not any(
         name.endswith(_TRAINERS) for name, _ in calls
     ):
@@ -233,8 +253,13 @@ def _is_replicated(tree: ast.Module, gpus: str, given: Sequence[str]) -> bool:
     several = split_counts(gpus)
     if several.num_nodes * several.per_node == 1:
         return False
+    return not _may_share(tree, given)
+
+
+def _may_share(tree: ast.Module, given: Sequence[str]) -> bool:
+    """Whether something that may share a model among GPUs, or keep it on the host, is named."""
     text = " ".join([*given, ast.unparse(tree)]).lower()
-    return not any(word in text for word in _SHARDS)
+    return any(word in text for word in _SHARDS)
 
 
 # -- what names stand for --
@@ -325,7 +350,7 @@ def _name(node: ast.AST) -> str:
 def _model(name: str, call: ast.Call, values: Mapping[str, Any]) -> str:
     """Return the model that a call loads, where it is a known one."""
     named = [each.value for each in call.keywords if is_of_models(_spelt(each.arg))]
-    found = [*(call.args[:1] if name == _LOADS else []), *named]
+    found = [*(call.args[:1] if name in {_LOADS, _PLAIN_TRAINER} else []), *named]
     constants = (_constant(each, values) for each in found)
     return next((each for each in constants if _is_known(each)), "")
 

@@ -15,7 +15,7 @@ TASK, RATE = "grpo", 1e-6
 _KEYS = (
     "num_generations", "reward_funcs", "max_completion_length", "num_samples_per_prompt_rollout",
 )  # fmt: skip
-_LENGTHS = {"max_prompt_length": 512, "max_completion_length": 256}
+LENGTHS = {"max_prompt_length": 512, "max_completion_length": 256}
 """TRL's tokens of both, where nothing is said."""
 _ALSO = {"max_prompt_length": "max_prompt_token_length", "max_completion_length": "response_length"}
 """What Open Instruct calls them."""
@@ -71,15 +71,25 @@ def take_grpo(leaves: Leaves) -> None:
         leaves.notes.append(f"read for what lies beside the update: {given}")
     leaves.say("task", TASK, "(trl grpo)")
     leaves.say("packing", "none", "(trl grpo)")
-    prompt, written = (leaves.take(name, int, usual) for name, usual in _LENGTHS.items())
+    prompt, written = (leaves.take(name, int, usual) for name, usual in LENGTHS.items())
     leaves.rest["max_length"] = prompt + written
-    chunks = max(1, round((prompt + written) / max(1, written)))  # logits of completions alone
+    chunks = chunks_of(prompt, written)
     leaves.say("loss_chunks", chunks, "(trl grpo)")
     leaves.notes.append(
         f"GRPO is planned as the update on rows of {prompt} + {written} tokens, {num} to a prompt; "
         f"writing them, rewards and their time are not modelled, and that logits are of "
         f"completions alone is by the loss in {chunks} chunks"
     )
+
+
+def chunks_of(prompt: int, written: int) -> int:
+    """Return in how many chunks the loss of a whole row takes what logits of completions alone do.
+
+    Args:
+        prompt: Tokens that are given.
+        written: Tokens that the model writes, of which there are logits.
+    """
+    return max(1, round((prompt + written) / max(1, written)))
 
 
 def _is_on(content: Mapping[str, Any], key: str) -> bool:
