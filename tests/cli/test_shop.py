@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 
 import pytest
-
 from msgspec.structs import replace
 
 from brimful.cli.goods import kinds_from
