@@ -1,6 +1,7 @@
 """Which keys of another program's file to change, held to the file with those keys."""
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -221,6 +222,7 @@ def test_four_bits_are_spelled_as_the_program_spells_them(brimful, files):
     keys = {each["key"]: each["new"] for each in told["keys"]}
     assert {"adapter": "qlora", "load_in_4bit": True}.items() <= keys.items()
     assert "changes what is learnt" in told["words"]
+    assert re.search(r"would (fit|be tight), [\d.]+ GiB of [\d.]+ GiB, ", told["words"])
 
 
 @pytest.mark.usefixtures("alone")

@@ -175,11 +175,27 @@ def test_a_tight_plan_names_what_fits_with_the_same_batch(brimful):
     lines = said.out.splitlines()
     assert (said.code, lines[0].split()[0], len(lines) <= 12) == (1, "TIGHT", True)
     assert max(map(len, lines)) <= 80
-    assert any(line.startswith("instead ") for line in lines)
     told = " ".join(said.out.split())
+    assert re.search(r"instead --gpus 2xh200 would fit, [\d.]+ GiB of [\d.]+ GiB, ", told)
+    assert re.search(r"or allow --optimizer adamw-8bit \([\d.]+ GiB, [\d,]+ tokens/s\)", told)
     assert "or allow --optimizer adamw-8bit" in told
     again = brimful("plan", *ask, "--optimizer", "adamw-8bit")
     assert again.out.startswith("FITS")
+
+
+def test_nothing_is_simulated_for_ways_out_where_no_proof_is_wanted(brimful, monkeypatch):
+    """--no-proof tried offloading for a minute."""
+    left_s = []
+
+    def told(_found, _search, budget):
+        left_s.append(budget.left_s)
+        return iter(())
+
+    monkeypatch.setattr("brimful.cli.ways_out._in_time", told)
+    ask = ("smollm2-360m", "--gpus", "t4", "--precision", "fp16-mixed", "--pp", 1, "--ac", "none")
+    said = brimful("plan", *ask, "--micro-batch", 64, "--global-batch", 64, "--no-proof")
+    assert said.out.startswith("NO")
+    assert left_s == [0]
 
 
 def test_a_no_names_what_to_change_on_the_same_card_before_another(brimful):

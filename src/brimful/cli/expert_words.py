@@ -46,20 +46,20 @@ def expert_facts(
         )
         whole = 0 if least is None else least.total - 2 * stacks + packed
         more = _packed_words(job, whole, asked) if whole else ""
-    words = f"stay in 16 bits{size}: they are stacked, and bitsandbytes packs linear layers alone"
+    why = "they are stacked, where bitsandbytes and PEFT take linear layers alone"
+    words = f"stay in 16 bits{size} and get no adapters: {why}"
     return (Fact("experts", words), *([Fact("if packed", more)] if more else []), *published)
 
 
 def _unadapted_facts(job: "Job") -> tuple[Fact, ...]:
-    """Say that stacks of experts get no adapters where every linear layer does."""
+    """Say that stacks of experts get no adapters, whatever the targets are named."""
     from brimful.models.config import has_layout, layout_of
     from brimful.models.mixtures import has_stacks
-    from brimful.values.job import ALL_LINEAR
 
     adapter = job.adapter
-    if adapter is None or ALL_LINEAR not in adapter.targets or not has_stacks(job.model):
+    if adapter is None or not has_stacks(job.model):
         return ()
-    words = "get no adapters: PEFT's all-linear means linear layers, and they are stacks"
+    words = "get no adapters: PEFT's targets are linear layers, and they are stacks"
     if not has_layout(job.model):
         return (Fact("experts", words),)
     num = sum(
