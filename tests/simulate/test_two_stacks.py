@@ -62,6 +62,11 @@ CASES = {
         {"global_batch": 16},
         {"micro_batch": 2, "dp_shard": 8, "zero": 3, "activation_checkpointing": "full"},
     ),
+    "what each hands to the next, sharded": (
+        BART | {"encoder_layers": 5, "decoder_layers": 5},
+        {"global_batch": 32, "precision": "bf16", **LORA},
+        {"micro_batch": 2, "dp_shard": 8, "zero": 2, "activation_checkpointing": "full"},
+    ),
     "experts": (SWITCH, {}, {"micro_batch": 2}),
     **{
         f"{how} of 5 + {5 if even else 2}": (
@@ -101,7 +106,7 @@ def traced(job, strategy):
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
-@pytest.mark.few(only=["sharded", "uneven", "full:8 of 5 + 5"])
+@pytest.mark.few(only=["what each hands to the next, sharded", "uneven", "full:8 of 5 + 5"])
 @pytest.mark.parametrize("case", CASES)
 def test_two_stacks_are_predicted_as_they_are_simulated(case):
     from brimful.simulate.run import simulate

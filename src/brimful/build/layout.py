@@ -28,6 +28,7 @@ from brimful.build.tasks import task_of
 from brimful.errors import UnsupportedError
 from brimful.models.layout import Kind, Layout, Parameter, followed, runs
 from brimful.models.sequence import numbered
+from brimful.models.targets import LINEAR
 from brimful.models.traced import BuiltModel, find_built, keep_built
 from brimful.values.job import Job, Precision
 from brimful.values.strategy import Attention, Strategy
@@ -156,7 +157,9 @@ def _layout(skeleton: Any, job: Job, wide: Collection[str]) -> Layout:
             continue
         num = holders[id(tensor)]
         kind = _kind(modules, experts, name, is_shared=num > 1)
-        parameter = Parameter(name, tuple(tensor.shape), kind, wide=name in wide, holders=num)
+        parameter = Parameter(name, tuple(tensor.shape), kind, wide=name in wide)
+        if kind in LINEAR:
+            parameter = parameter._replace(holders=num)
         stack = next((prefix for prefix in num_in if name.startswith(f"{prefix}.")), "")
         if stack:
             now = stack

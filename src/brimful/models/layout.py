@@ -37,7 +37,7 @@ class Parameter(NamedTuple):
         learns: Whether a gradient comes to it: none does to what a class keeps for inputs that no
             text has, such as LUKE's entities; it has an optimizer's state all the same.
         wide: Whether its class keeps it in fp32 where the others are in bf16.
-        holders: How many modules it is the same tensor in: each has an adapter of its own.
+        holders: Of a linear layer, how many share it: each has an adapter of its own.
         idle: How many of these adapters no gradient comes to.
     """
 

@@ -212,9 +212,11 @@ class Origins:
             # Name the traced block each of whose like causes this event, if it is not now.
             if born is now:
                 return ""
-            others = self._of_kind[_kind_of(born, self._sequence)]
+            others = [p for p in self._of_kind[_kind_of(born, self._sequence)] if p is not born]
+            # What the last of them makes ends in it, be it handed from each to the next.
+            others = [other for other in others if other is not now] or others
             if is_place(now.label[0]) and not any(
-                self._ends_alike(row, born, other, now) for other in others if other is not born
+                self._ends_alike(row, born, other, now) for other in others
             ):
                 return ""
             return born.label[0]
