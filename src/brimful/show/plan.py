@@ -8,7 +8,7 @@ from brimful.cost.estimate import limit_bytes
 from brimful.cost.host import rounding_bytes
 from brimful.cost.states import held_bytes, staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.search.most import largest_micro_batch, leanest, longest
+from brimful.search.most import Most, largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
@@ -38,7 +38,7 @@ from brimful.show.summary import VERDICTS, Fact, Meter, Summary, Verdict, on_eac
 from brimful.techniques.runnable import check_strategy
 from brimful.units import format_bytes
 from brimful.values.job import PREFERENCE
-from brimful.values.plan import MemoryItem
+from brimful.values.plan import MemoryItem, Plan
 from brimful.values.results import REFERENCE, Reserved
 from brimful.values.strategy import Strategy, gathers
 
@@ -52,10 +52,13 @@ NUM_NAMED = 4
 _BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
 
 
-def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None) -> Summary:
+def plan_summary(
+    found: Solution, run: RunFacts, proven: Reserved | None = None, *, is_ours: bool = True
+) -> Summary:
     """Say what a search found.
 
-    ``proven``: what simulating said of it, which stands before what was predicted.
+    ``proven``: what simulating said of it, which stands before what was predicted. ``is_ours``:
+    whether our own loop runs it, with whatever settings.
     """
     plan, best = found.plan, found.record.rows[0]
     made = plan.estimate
@@ -86,12 +89,12 @@ def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None)
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
     if not fits:
-        why = (*left_out, *(() if best.fits else _tried(found)), *_shorter(found))
+        why = (*left_out, *(() if best.fits else _tried(found)), *_shorter(found, is_ours=is_ours))
     elif verdict == "FITS":
         first, *faster = _why(found)
-        why = (first, *_most(found), *_tighter(found), *faster)
+        why = (first, *_most(found, is_ours=is_ours), *_tighter(found), *faster)
     else:
-        why = (*_untried(found), *_shorter(found))
+        why = (*_untried(found), *_shorter(found, is_ours=is_ours))
     return Summary(
         verdict,
         subject_words(plan.job, plan.cluster),
@@ -211,38 +214,55 @@ def _is_faster(row: Considered, best: Considered) -> bool:
     return row.step_s is not None and best.step_s is not None and row.step_s < best.step_s
 
 
-def _most(found: Solution) -> tuple[Fact, ...]:
-    """Say how long a text, and how many at once, the same GPUs hold with everything recomputed."""
+def _most(found: Solution, *, is_ours: bool) -> tuple[Fact, ...]:
+    """Say how long a text, and how many at once, the same GPUs hold with everything recomputed.
+
+    Where no formula says that, or another program's settings are its own: with those of the plan.
+    """
     plan = found.plan
     if plan.estimate is None or plan.job.task == "module":
         return ()
-    lean = leanest(plan.job, plan.strategy)
-    text, texts = (find(plan.job, plan.cluster, lean) for find in (longest, largest_micro_batch))
-    ends = " (its positions end there)" if text and text.is_all else ""
+    for lean in _leaner(plan, is_ours=is_ours):
+        text = longest(plan.job, plan.cluster, lean)
+        texts = largest_micro_batch(plan.job, plan.cluster, lean)
+        if text or texts:
+            return (_most_words(plan, lean, text, texts),)
+    return ()
+
+
+def _most_words(plan: Plan, lean: Strategy, text: Most | None, texts: Most | None) -> Fact:
+    ends = " (positions end there)" if text and text.is_all else ""
+    what = "pair" if plan.job.task == PREFERENCE else "text"
+    each = " a GPU" if plan.cluster.num_devices > 1 else ""
     words = [
         f"{text.number:,} tokens a text{ends}" if text else "",
-        f"{texts.number:,} {'pairs' if plan.job.task == PREFERENCE else 'texts'} at once"
-        if texts
-        else "",
+        f"{texts.number:,} {what}{'s' * (texts.number > 1)} at once{each}" if texts else "",
     ]
     said = " or ".join(filter(None, words))
-    each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
-    if not said:
-        return ()
-    short = f"{said.replace(ends, '')}{each}"
-    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}", short),)
+    if lean != replace(plan.strategy, micro_batch=1):
+        how = _lean_words(lean)
+        return Fact("at most", f"{said}, with {how}", f"{said}, {how.partition(', loss')[0]}", said)
+    more = "; --ac full may hold more" if lean.activation_checkpointing != "full" else ""
+    return Fact("at most", f"{said}, with these settings{more}", f"{said}{more}", said)
 
 
-def _shorter(found: Solution) -> tuple[Fact, ...]:
+def _leaner(plan: Plan, *, is_ours: bool) -> tuple[Strategy, ...]:
+    """Return what takes less for a text or more of them, then the plan's own with one text."""
+    own = replace(plan.strategy, micro_batch=1)
+    return (leanest(plan.job, plan.strategy), own) if is_ours else (own,)
+
+
+def _shorter(found: Solution, *, is_ours: bool) -> tuple[Fact, ...]:
     """Say how long a text the same GPUs do hold, where one of the length asked for is not sure."""
     plan = found.plan
     if plan.estimate is None or plan.job.task == "module":
         return ()
-    lean = leanest(plan.job, plan.strategy)
+    lean = _leaner(plan, is_ours=is_ours)[0]
     text = longest(plan.job, plan.cluster, lean, least=0)
     if text is None or text.number >= plan.job.seq_len:
         return ()
-    return (Fact("at most", f"{text.number:,} tokens a text, with {_lean_words(lean)}"),)
+    how = f", with {_lean_words(lean)}" if is_ours else ""
+    return (Fact("at most", f"{text.number:,} tokens a text{how}"),)
 
 
 def _lean_words(lean: Strategy) -> str:

@@ -152,7 +152,8 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         return ()
     _, times = _told_length(job, cost, is_length_given=is_length_given)
     usd = None if cost.usd is None else cost.usd * times
-    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.whose)}"),)
+    paid = paid_words(usd, cost.usd_per_gpu_hour, cost.whose)
+    return (Fact("run", f"{took}{paid}", f"{took}{paid.partition(', give')[0]}"),)
 
 
 def took_words(job: Job, cost: Cost, *, is_length_given: bool) -> str:
