@@ -77,7 +77,7 @@ def test_where_nothing_more_fits_what_is_asked_is_the_most():
     assert (found.number, found.is_all) == (small.model.max_seq_len // 256 * 256, True)
     long = msgspec.structs.replace(small, seq_len=small.model.max_seq_len)
     assert longest(long, CARD, LEAN).is_all
-    few = load_cluster("rtx-4090", memory_limit_bytes=predicted_peak(JOB, CARD, LEAN) + 5 * 2**27)
+    few = load_cluster("rtx-4090", memory_limit_bytes=predicted_peak(JOB, CARD, LEAN) + 2**30)
     assert largest_micro_batch(JOB, few, LEAN).number == 1
 
 

@@ -187,17 +187,11 @@ def _none_or(num_bytes: int) -> str:
 
 
 def _encoder_words(job: "Job") -> list[str]:
-    """Say what the checkpoint of a model that sees holds beside the part that is planned."""
+    """Say what of a model that sees is counted as something else."""
     from brimful.models.encoders import beside_words, num_beside
 
-    num, is_most = num_beside(job.model)
-    if not num:
-        return []
-    most = "up to " if is_most else ""
-    words = f"{most}{format_count(num)} parameters, {format_bytes(2 * num)} in bf16"
-    reads, counted = beside_words(job.model)
-    encoder = "vision encoder" if reads == "images" else f"encoder of {reads}"
-    return [*([counted] if counted else []), f"without its {encoder} ({words}, and its {reads})"]
+    counted = beside_words(job.model)[1]
+    return [counted] if counted and num_beside(job.model)[0] else []
 
 
 def _card(args: argparse.Namespace) -> "tuple[str, Datasheet | None]":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from brimful.export.told import Asking
-    from brimful.show.summary import Fact, Summary
+    from brimful.show.summary import Fact
     from brimful.simulate.proof import Simulates
     from brimful.values.plan import Plan
 

@@ -15,6 +15,7 @@ from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
 from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts, shortened
+from brimful.show.left_out import lacking_bytes, left_out_facts
 from brimful.show.managed import paged_facts
 from brimful.show.predicted import (
     HOST,
@@ -80,6 +81,7 @@ def plan_summary(
     if host is not None and made is not None:
         rounded = rounding_bytes(plan.job, plan.cluster, plan.strategy)
     fits = (best.fits or host is not None) and verdict != "NO"
+    lacking = lacking_bytes(plan.job, plan.strategy, meter) if verdict == "FITS" else 0
     if host is not None:
         verdict = "NO"
     left_out = _left_out(found) if verdict == "NO" and host is None else ()
@@ -92,14 +94,16 @@ def plan_summary(
         why = (*left_out, *(() if best.fits else _tried(found)), *_shorter(found, is_ours=is_ours))
     elif verdict == "FITS":
         first, *faster = _why(found)
-        why = (first, *_most(found, is_ours=is_ours), *_tighter(found), *faster)
+        most = () if lacking else _most(found, is_ours=is_ours)
+        why = (first, *most, *_tighter(found, lacking), *faster)
     else:
         why = (*_untried(found), *_shorter(found, is_ours=is_ours))
     return Summary(
-        verdict,
+        "TIGHT" if lacking else verdict,
         subject_words(plan.job, plan.cluster),
         on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
         (
+            *left_out_facts(plan.job, lacking),
             *host_facts(host, meter, made, rounded=rounded),
             *tight,
             *(paged_facts(plan.job, plan.cluster, plan.strategy, meter) if fits else ()),
@@ -270,12 +274,12 @@ def _lean_words(lean: Strategy) -> str:
     return f"all layers checkpointed{chunks}"
 
 
-def _tighter(found: Solution) -> tuple[Fact, ...]:
-    """Say what would be given up first if there were less memory."""
+def _tighter(found: Solution, lacking: int) -> tuple[Fact, ...]:
+    """Say what would be given up first if there were less memory, or for what lacks room."""
     best = found.record.rows[0]
     if not best.step_s:
         return ()
-    most = (1 - LEAST_SAVED) * best.peak_bytes
+    most = best.peak_bytes - max(lacking, LEAST_SAVED * best.peak_bytes)
     rows = [row for row in found.frontier if row.peak_bytes <= most and row.step_s]
     if not rows:
         return ()
@@ -283,7 +287,8 @@ def _tighter(found: Solution) -> tuple[Fact, ...]:
     saved = format_bytes(best.peak_bytes - first.peak_bytes)
     slower = (first.step_s or 0.0) / best.step_s - 1
     cost = "as fast" if slower < LEAST_SLOWER else f"{_percent(slower)} slower"
-    return (Fact("if tight", f"{_what_differs(found, first)}: {saved} less, {cost}"),)
+    label = "safer" if lacking else "if tight"
+    return (Fact(label, f"{_what_differs(found, first)}: {saved} less, {cost}"),)
 
 
 def _percent(share: float) -> str:
