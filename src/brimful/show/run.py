@@ -88,7 +88,8 @@ def speed_facts(  # noqa: PLR0913 - a speed, and what is said beside it
             whom = "the host" if is_away else "other GPUs"
             waits = f"; {_share_words(share)} of it waits for {whom}"
             short += waits if is_away else ""
-    if limit := "" if parts is None else _limit_words(parts):
+    limit = ""
+    if parts is not None and (limit := _limit_words(parts)):
         short = f"{quick}{used}{limit}"
         limit += ", mostly eager attention's scores" * (scores_s > parts.memory_s / 2)
     return (Fact("speed", f"{words}{waits}{limit}", short),)
