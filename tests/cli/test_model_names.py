@@ -56,14 +56,14 @@ def test_a_language_model_that_begins_as_one_is_not_refused_as_one(brimful):
 def test_what_is_counted_of_blocks_that_attend_to_images_is_said(brimful):
     asked = ("meta-llama/Llama-3.2-11B-Vision", "--gpus", "h100-80gb", "--method", "qlora", *GPU)
     told = " ".join(brimful("estimate", *asked, "-v").out.split())
-    assert "without its vision encoder (895M parameters, 1.67 GiB in bf16" in told
+    assert "vision encoder, 1.67 GiB in bf16" in told
     assert "its 8 of 40 blocks that attend to images counted as blocks that attend to the" in told
 
 
 def test_an_encoder_of_sounds_is_called_one(brimful):
     asked = ("mistralai/Voxtral-Mini-3B-2507", "--gpus", "h100-80gb", "--method", "lora", *GPU)
     told = " ".join(brimful("estimate", *asked).out.split())
-    assert "without its encoder of sounds (662M parameters, 1.23 GiB in bf16" in told
+    assert "encoder of sounds, 1.23 GiB in bf16" in told
 
 
 def test_a_misspelt_name_is_answered_by_the_model_that_it_says(brimful):
@@ -86,4 +86,16 @@ def test_weights_that_are_cut_off_in_steps_are_not_held_in_few_bits(brimful):
 def test_what_a_model_that_sees_has_beside_is_said(brimful):
     said = brimful("estimate", "google/gemma-3-4b-it", "--gpus", "h100", "--method", "lora")
     told = " ".join(said.out.split())
-    assert "without its vision encoder (420M parameters, 800.74 MiB in bf16" in told
+    assert "vision encoder, 800.74 MiB in bf16" in told
+
+
+def test_what_an_encoder_lacks_turns_the_verdict(brimful):
+    asked = ("qwen2.5-vl-7b", "--method", "qlora", "--seq-len", "2048", "--no-proof", "--gpus")
+    tight = brimful("plan", *asked, "rtx-4070")
+    assert (tight.code, tight.out.split()[0]) == (1, "TIGHT")
+    lines = tight.out.splitlines()
+    assert lines[2].startswith("left out  vision encoder, 1.26 GiB in bf16 (187.")
+    assert any(line.startswith("safer ") for line in lines)
+    roomy = brimful("plan", *asked, "a6000")
+    assert (roomy.code, roomy.out.split()[0]) == (0, "FITS")
+    assert "1.26 GiB in bf16, and images" in roomy.out

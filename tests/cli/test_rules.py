@@ -163,3 +163,25 @@ def test_what_a_parameter_takes_here_and_what_holds_comes_first(brimful):
         line.split()[0] for line in told.splitlines() if line.startswith(("holds", "wrong"))
     ]
     assert verdicts == sorted(verdicts)
+
+
+@pytest.mark.parametrize(
+    ("about", "cause", "first"),
+    [
+        ("checkpointing", "its input alone, .* runs the layer's forward again", "wrong Check"),
+        (
+            "16 bytes",
+            "4 of parameters [+] 4 of gradients [+] 8 of optimizer state in",
+            "holds ZeRO",
+        ),
+    ],
+)
+def test_why_stands_before_the_verdict_on_the_rule_that_was_asked_about(
+    brimful, about, cause, first
+):
+    told = " ".join(brimful(*RULE, "--about", about).out.split())
+    because, _, rules = told.partition(first)
+    assert re.search(f"because .*{cause}", because)
+    assert rules
+    assert "70e9" not in rules
+    assert "Llama 2" not in rules

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from brimful.cost.estimate import predicted_peak
 from brimful.hardware.gpus import load_cluster
 from brimful.models.config import load_model
 from brimful.search.holding import as_it_fits
@@ -67,3 +68,19 @@ def test_positions_end_before_the_memory_does():
 def test_nothing_more_fits_where_nothing_does():
     tight = load_cluster("rtx-4090", memory_limit_bytes=2**30)
     assert longest(JOB, tight, LEAN) is None
+
+
+def test_where_nothing_more_fits_what_is_asked_is_the_most():
+    """Positions end with the text that is asked about; the texts at once are those that hold."""
+    small = plain_job(load_model("gpt2"), seq_len=1000)
+    found = longest(small, CARD, LEAN)
+    assert (found.number, found.is_all) == (small.model.max_seq_len // 256 * 256, True)
+    long = msgspec.structs.replace(small, seq_len=small.model.max_seq_len)
+    assert longest(long, CARD, LEAN).is_all
+    few = load_cluster("rtx-4090", memory_limit_bytes=predicted_peak(JOB, CARD, LEAN) + 2**30)
+    assert largest_micro_batch(JOB, few, LEAN).number == 1
+
+
+def test_a_larger_micro_batch_accumulates_as_the_batch_asks():
+    job = msgspec.structs.replace(JOB, global_batch=64)
+    assert largest_micro_batch(job, CARD, LEAN).number < largest_micro_batch(JOB, CARD, LEAN).number

@@ -5,8 +5,10 @@ import pytest
 from brimful.cli.assumed import run_of
 from brimful.cli.main import parser_of
 from brimful.cli.resolved import Asked
+from brimful.cost.estimate import estimate
 from brimful.cost.money import Price, Prices, cost_of
 from brimful.hardware.gpus import load_cluster
+from brimful.models.config import load_model
 from brimful.show.run import speed_facts, would_be_facts
 from brimful.show.summary import Fact
 from brimful.show.terminal import fact_lines, speed_hidden
@@ -77,3 +79,26 @@ def test_a_simulated_pipeline_has_no_time_whatever_links_its_gpus():
     cluster = load_cluster("8xb200", memory_limit_bytes=None)
     (fact,) = speed_facts(make_job(), None, None, cluster=cluster, is_staged=True)
     assert fact.text == "unknown: of a simulated pipeline one device is recorded"
+
+
+def test_what_limits_a_step_that_multiplies_little_is_said():
+    """Eager attention of long rows reads and writes scores; fused, products are most of a step."""
+    args = parser_of("plan").parse_args(["llama-3.2-1b", "--gpus", "h100"])
+    asked = Asked(
+        make_job(model=load_model("llama-3.2-1b"), precision="bf16-mixed", seq_len=4096),
+        load_cluster("h100-80gb", memory_limit_bytes=None),
+        make_strategy(micro_batch=1, attention="eager"),
+    )
+
+    def told(strategy):
+        made = estimate(asked.job, asked.cluster, strategy)
+        run = run_of(args, asked._replace(strategy=strategy), made, made.predicted_step_s)
+        return run.fitting[0], made.predicted_step_time
+
+    speed, parts = told(asked.strategy)
+    share = f"{parts.memory_s / parts.total_s:.0%}"
+    assert speed.text.endswith(
+        f"; {share} of it is memory traffic, mostly eager attention's scores"
+    )
+    assert speed.short.endswith(f"; {share} of it is memory traffic")
+    assert "memory traffic" not in told(make_strategy(micro_batch=1))[0].text

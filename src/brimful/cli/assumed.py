@@ -188,17 +188,11 @@ def _none_or(num_bytes: int) -> str:
 
 
 def _encoder_words(job: "Job") -> list[str]:
-    """Say what the checkpoint of a model that sees holds beside the part that is planned."""
+    """Say what of a model that sees is counted as something else."""
     from brimful.models.encoders import beside_words, num_beside
 
-    num, is_most = num_beside(job.model)
-    if not num:
-        return []
-    most = "up to " if is_most else ""
-    words = f"{most}{format_count(num)} parameters, {format_bytes(2 * num)} in bf16"
-    reads, counted = beside_words(job.model)
-    encoder = "vision encoder" if reads == "images" else f"encoder of {reads}"
-    return [*([counted] if counted else []), f"without its {encoder} ({words}, and its {reads})"]
+    counted = beside_words(job.model)[1]
+    return [counted] if counted and num_beside(job.model)[0] else []
 
 
 def _card(args: argparse.Namespace) -> "tuple[str, Datasheet | None]":
@@ -362,13 +356,30 @@ def run_of(
         share = waiting_share(*asked, step_s)
     speed = speed_facts(
         job, estimate, step_s, cluster=cluster, network_share=share,
-        is_staged=strategy.pp > 1 and estimate is None,
+        is_staged=strategy.pp > 1 and estimate is None, scores_s=_scores_s(asked, estimate),
     )  # fmt: skip
     cost = cost_of(job, cluster, step_s, prices_from(args))
     would_be = would_be_facts(
         job, cost, step_s, num_devices=cluster.num_devices, is_length_given=is_length_given(args)
     )
     return RunFacts((*speed, *money_facts(args, job, cluster, step_s)), would_be)
+
+
+def _scores_s(asked: resolved.Asked, estimate: "Estimate | None") -> float:
+    """Return what grows with the square of a row in the traffic of eager attention, 0 of others."""
+    import msgspec
+
+    from brimful.cost.estimate import estimate_or_none
+
+    job, cluster, strategy = asked
+    parts = None if estimate is None else estimate.predicted_step_time
+    if parts is None or strategy.attention != "eager" or 2 * parts.memory_s < parts.total_s:
+        return 0.0
+    shorter = msgspec.structs.replace(job, seq_len=max(1, job.seq_len // 2))
+    half = estimate_or_none(shorter, cluster, strategy)
+    if half is None or half.predicted_step_time is None:
+        return 0.0
+    return 2 * (parts.memory_s - 2 * half.predicted_step_time.memory_s)
 
 
 def _eager_step_s(asked: resolved.Asked) -> float | None:

@@ -110,6 +110,7 @@ def _show_shop_bound(
     from brimful.cli.shop_least import offered
     from brimful.cost.least import least_bytes
     from brimful.search.shop.values import Limits
+    from brimful.show.left_out import left_out_facts
     from brimful.show.shop_bound import shop_bound_summary, shop_room_summary
     from brimful.show.summary import Fact
 
@@ -120,7 +121,7 @@ def _show_shop_bound(
         show_summary(shop_room_summary(job, num_parameters, least, rooms, limits))
     else:
         show_summary(shop_bound_summary(job, num_parameters, offers, limits))
-    show_facts(shop.prices_fact(args), *assumed_facts(args, job))
+    show_facts(shop.prices_fact(args), *left_out_facts(job), *assumed_facts(args, job))
     for best in (offers or ())[:1]:
         gpu = f"{best.num_gpus}x{best.kind}" if best.num_gpus > 1 else best.kind
         words = f"brimful plan {args.model} --gpus {gpu} with the same job simulates it"
@@ -129,8 +130,9 @@ def _show_shop_bound(
 
 def _assumed(args: argparse.Namespace, known: "Bounded") -> "tuple[Fact, ...]":
     from brimful.cli.assumed import assumed_facts
+    from brimful.show.left_out import left_out_facts
 
-    return assumed_facts(args, known.job)
+    return (*left_out_facts(known.job), *assumed_facts(args, known.job))
 
 
 def _bounded(args: argparse.Namespace) -> "Bounded | None":

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     from brimful.cost.estimate import estimate
     from brimful.cost.needed import needed
     from brimful.cost.reserved import predicted_reserved
-    from brimful.show.predicted import verdict_of
+    from brimful.show.left_out import judged_with
+    from brimful.show.predicted import meter_of, verdict_of
 
     asked = resolved.asked(args)
     needs, spread = needed(asked.job, asked.strategy), spread_of(asked.strategy)
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     predicted = replace(estimate(*asked), predicted_reserved=predicted_reserved(*asked))
     cost = _cost(args, asked, predicted)
     verdict = verdict_of(predicted)
+    verdict = judged_with(verdict, asked.job, asked.strategy, meter_of(predicted))
     if args.json:
         content = estimate_json(
             asked, predicted, usable_bytes=predicted.usable_bytes, fits=verdict == "FITS"

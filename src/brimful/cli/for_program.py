@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from brimful.export.told import Asking
-    from brimful.show.summary import Fact, Summary
+    from brimful.show.summary import Fact
     from brimful.simulate.proof import Simulates
     from brimful.values.plan import Plan
 
@@ -39,8 +39,6 @@ _NOT_PLANNED = {
     "unsloth": "the nearest is --for trl, whose trainer it takes; its own kernels take less",
     **dict.fromkeys(("torchtune", "nanotron", "litgpt"), _READ_ALONE),
 }
-MOST = "at most"
-"""The label of what could be done with other settings."""
 _RECIPES = ("bf16-master", "bf16")
 """What programs of others train in beside ours, the exacter first."""
 _OWN_RECIPE = {DEEPSPEED: "bf16-master"}
@@ -319,10 +317,3 @@ def program_json(
     why = why_not_run(args, plan)
     is_run = is_proven and not why
     return {"program": {"name": args.program, "is_simulated": is_run, "why_not": why}}
-
-
-def within(args: argparse.Namespace, summary: "Summary") -> "Summary":
-    """Leave out of an answer what our own loop could do at most, where another program is asked."""
-    if not is_other(args):
-        return summary
-    return summary._replace(facts=tuple(fact for fact in summary.facts if fact.label != MOST))

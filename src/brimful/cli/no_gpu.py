@@ -187,6 +187,8 @@ def _with(args: argparse.Namespace, **changed: object) -> argparse.Namespace:
 
 def _below(args: argparse.Namespace, job: "Job") -> "tuple[Fact, ...]":
     from brimful.cli.assumed import assumed_facts
+    from brimful.show.left_out import left_out_facts
 
     words = f"brimful estimate {args.model} with a line's flags says what it takes and how fast"
-    return *assumed_facts(args, job), Fact("next", f"{words}; brimful plan finds the fastest")
+    facts = (*left_out_facts(job), *assumed_facts(args, job))
+    return *facts, Fact("next", f"{words}; brimful plan finds the fastest")

@@ -155,6 +155,7 @@ def run(args: argparse.Namespace) -> int:
         if word == "fits"
         else tell_ways_out(args, found, _search_of(args, found.plan), budget, word)
     )
+    word = _with_left_out(found, word)
     why = explain(args, found.plan) if args.explain else {}
     if args.json:
         said: dict[str, Any] = {"proof": proof}
@@ -258,6 +259,17 @@ def _runs_it(args: argparse.Namespace, plan: str) -> str:
     if for_program.is_other(args):
         return f"brimful export {plan} --to {args.program} writes its settings"
     return f"brimful train {plan} runs it"
+
+
+def _with_left_out(found: "Solution", word: "ProofWord | None") -> "ProofWord | None":
+    """Return a word as it is where an encoder that is not planned has room too."""
+    from brimful.show.left_out import lacking_bytes
+    from brimful.show.predicted import meter_of
+
+    plan = found.plan
+    if word != "fits" or plan.estimate is None:
+        return word
+    return "tight" if lacking_bytes(plan.job, plan.strategy, meter_of(plan.estimate)) else word
 
 
 def _replayed_word(found: "Solution") -> "Word | None":

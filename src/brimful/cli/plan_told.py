@@ -49,13 +49,13 @@ def summary_of(
     plan = found.plan
     asked = resolved.Asked(plan.job, plan.cluster, plan.strategy)
     run = run_of(args, asked, plan.estimate, told_step_s(found))
-    told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof))
+    is_ours = not for_program.is_other(args)
+    told = plan_summary(_with_untraced(args, found), run, _reserved_of(proof), is_ours=is_ours)
     beside = (
         *uncompiled.facts(args, plan.estimate, plan.cluster.device),
         *getattr(args, "beside_verdict", ()),
     )
-    told = told._replace(facts=(*beside, *told.facts))
-    return for_program.within(args, told)
+    return told._replace(facts=(*beside, *told.facts))
 
 
 def _nearest(found: "Solution", proof: "Proof | None") -> "Solution":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brimful.hardware.cluster import Cluster
     from brimful.rules.base import Checked
     from brimful.rules.subject import Subject
+    from brimful.show.summary import Fact
     from brimful.values.job import Job
     from brimful.values.plan import Plan
     from brimful.values.strategy import Attention
@@ -70,13 +71,15 @@ def run(args: argparse.Namespace) -> int:
         asked = {"rules": rows, "job": job, "cluster": cluster, "strategy": subject.strategy}
         show_json({**content, **asked, "plan": _plan_json(plan)})
         return 0
-    from brimful.show.rules import misfit_facts, rule_facts, rules_summary
+    from brimful.show.rules import asked_about, misfit_facts, rule_facts, rules_summary
     from brimful.show.summary import Fact
 
     summary = rules_summary(rows, job, cluster, about=about)
     if about:
+        own = asked_about(rows, about)
+        why = _cause(own[0].key, subject)
         show_summary(summary._replace(facts=(*misfit_facts(plan), *summary.facts[:2])))
-        show_facts(*rule_facts(rows, about))
+        show_facts(*why, *rule_facts(rows, about))
     else:
         more = "-v prints every rule with its reason, --about 16 those with that in their words"
         facts = (*misfit_facts(plan), *summary.facts)
@@ -86,10 +89,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _cause(key: str, subject: "Subject") -> "tuple[Fact, ...]":
+    """Say why the technique that a rule is about does what it does."""
+    from brimful.rules.causes import cause_of
+    from brimful.show.summary import Fact
+
+    try:
+        words = cause_of(key, subject)
+    except (InputError, UnsupportedError):
+        return ()
+    return (Fact("because", words),) if words else ()
+
+
 def _is_about(row: "Checked", text: str) -> bool:
     """Whether a rule has every word of a text in its own, whatever their order."""
-    words = f"{row.key} {row.group} {row.statement} {row.stated} {row.says}".lower()
-    return all(each in words for each in text.lower().split())
+    from brimful.show.rules import has_words
+
+    return has_words(f"{row.key} {row.group} {row.statement} {row.stated} {row.says}".lower(), text)
 
 
 def _how_much(row: "Checked", text: str) -> float:

@@ -137,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
     """Print the answer, and the tables where they were asked for."""
     from brimful.search.shop.own import cheapest_of
+    from brimful.show.left_out import left_out_facts
     from brimful.show.shop import shop_summary, unpriced_facts
     from brimful.show.shop_owned import leading
     from brimful.show.summary import Fact
@@ -157,7 +158,7 @@ def _show(args: argparse.Namespace, shopped: "Shopped") -> None:
         below = [*unpriced_facts(shopped.found, shopped.limits, shopped.unpriced), *below]
     precision = shopped.job.precision if taken is None else taken.precision
     job = msgspec.structs.replace(shopped.job, precision=precision)
-    below += [*assumed_facts(there, job), *money_facts(args, taken)]
+    below += [*left_out_facts(job), *assumed_facts(there, job), *money_facts(args, taken)]
     if taken is not None:
         words = f"brimful plan {args.model} --gpus {taken.gpus} with the same job"
         below.append(Fact("next", words))

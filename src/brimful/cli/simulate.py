@@ -312,6 +312,7 @@ def _answer(
     costs: "tuple[Fact, ...]",
 ) -> "Answer":
     from brimful.show.answer import Answer
+    from brimful.show.left_out import left_out_facts
     from brimful.show.simulate import simulate_summary
     from brimful.show.summary import Fact
 
@@ -330,6 +331,7 @@ def _answer(
         (
             *routing,
             *output_paths.written_facts(args),
+            *left_out_facts(plan.job),
             *assumed_facts(args, plan.job, is_timed=False),
             *([Fact("next", fits)] if word == "fits" else []),
         ),

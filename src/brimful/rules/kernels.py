@@ -68,7 +68,7 @@ def _costs(subject: Subject) -> Finding:
         (0.2, 0.3),
         seconds(recomputed) / seconds(plain) - 1,
         percent,
-        why=f"one more forward of three thirds is the bound{selective}",
+        why=f"a forward is a third of a step, so that one more costs 33 % at most{selective}",
     )
 
 

@@ -41,9 +41,9 @@ def _parts(subject: Subject) -> Finding:
         12 * num,
         master,
         gibibytes,
-        why=f"70e9 x 2 B is 140 GB = {70e9 * 2 / 2**30:.1f} GiB, one size in two units. 12 B per "
-        f"parameter is no recipe of PyTorch's: moments of 4 B each come with fp32 masters of 4 B "
-        f"more (16), and without masters they are of 2 B each (8: {gibibytes(pure)})",
+        why=f"12 B per parameter is no recipe of PyTorch's: moments of 4 B each come with fp32 "
+        f"masters of 4 B more (16), and without masters they are of 2 B each (8: "
+        f"{gibibytes(pure)})",
         rung="held between steps, bf16-master",
     )
 
@@ -113,14 +113,13 @@ def _low_bit(subject: Subject) -> Finding:
 def _weights(subject: Subject) -> Finding:
     """4 against 2 bytes per parameter."""
     job = subject.job
-    num, seven = num_parameters(job), num_parameters(other_model(subject, "llama-2-7b", seq_len=1))
+    num = num_parameters(job)
     ours = [held(full(subject, name)).parameters for name in ("fp32", "bf16")]
     return stated(
         "holds",
         says=f"{gibibytes(4 * num)} against {gibibytes(2 * num)}",
         ours=f"{gibibytes(ours[0])} against {gibibytes(ours[1])}, counted",
-        why=f"exact, of GB as of 1e9 bytes; a 7B Llama 2 has {seven / 1e9:.2f}e9 parameters, so "
-        f"{gibibytes(4 * seven)} and {gibibytes(2 * seven)}",
+        why=f"exact, of {num / 1e9:.2f}e9 parameters; those who write GB mean 1e9 bytes",
     )
 
 

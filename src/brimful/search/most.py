@@ -58,31 +58,37 @@ def longest(
 ) -> Most | None:
     """Find the longest text with which a strategy fits.
 
-    ``least``: tokens than which it is to be longer; None: than the job's. Returns tokens of a
-    sequence; None: no formula says, or none that is longer fits.
+    ``least``: tokens than which it is not to be shorter; None: than the job's. Returns tokens of a
+    sequence; None: no formula says, or none that is as long fits.
     """
+    shortest, ends = job.seq_len if least is None else least, job.model.max_seq_len
 
     def at(number: int) -> tuple[Job, Strategy]:
-        return msgspec.structs.replace(job, seq_len=number * STEP_TOKENS), strategy
+        tokens = max(shortest, number * STEP_TOKENS)
+        return msgspec.structs.replace(job, seq_len=tokens), strategy
 
-    most = job.model.max_seq_len // STEP_TOKENS
-    first = (job.seq_len if least is None else least) // STEP_TOKENS
-    return _most(_Sizes(at, cluster), first, most, scale=STEP_TOKENS)
+    found = _most(_Sizes(at, cluster), shortest // STEP_TOKENS, ends // STEP_TOKENS)
+    if found is None:
+        return None
+    tokens = max(shortest, found.number * STEP_TOKENS)
+    return found._replace(number=tokens, is_all=tokens + STEP_TOKENS > ends)
 
 
 def largest_micro_batch(job: Job, cluster: Cluster, strategy: Strategy) -> Most | None:
     """Find how many sequences a device can take at once.
 
-    ``job``: what is trained; its batch grows where it has fewer. Returns sequences; None: no
-    formula says, or no more than the strategy has fit.
+    ``job``: what is trained; its batch grows where it has fewer or no multiple of them. Returns
+    sequences; None: no formula says, or not as many as the strategy has fit.
     """
     shares = data_parallel(strategy)
 
     def at(number: int) -> tuple[Job, Strategy]:
-        larger = msgspec.structs.replace(job, global_batch=number * shares)
+        together = number * shares
+        batch = -(-job.global_batch // together) * together
+        larger = msgspec.structs.replace(job, global_batch=batch)
         return larger, msgspec.structs.replace(strategy, micro_batch=number)
 
-    return _most(_Sizes(at, cluster), strategy.micro_batch, MAX_SEQUENCES, scale=1)
+    return _most(_Sizes(at, cluster), strategy.micro_batch, MAX_SEQUENCES)
 
 
 _At = Callable[[int], tuple[Job, Strategy]]
@@ -124,7 +130,7 @@ class _Sizes(NamedTuple):
             return None
 
 
-def _most(sizes: _Sizes, first: int, most: int, *, scale: int) -> Most | None:
+def _most(sizes: _Sizes, first: int, most: int) -> Most | None:
     low, high = first, max(first + 1, 2 * first)
     while high <= most and sizes.fits(high):
         low, high = high, 2 * high
@@ -134,19 +140,22 @@ def _most(sizes: _Sizes, first: int, most: int, *, scale: int) -> Most | None:
         low, high = (middle, high) if sizes.fits(middle) else (low, middle)
     if low == most - 1 and sizes.fits(most):
         low = most
-    return _replayed(sizes, first, low, scale=scale, most=most) if low > first else None
+    return _replayed(sizes, first, low, most=most)
 
 
-def _replayed(sizes: _Sizes, first: int, number: int, *, scale: int, most: int) -> Most | None:
+def _replayed(sizes: _Sizes, first: int, number: int, *, most: int) -> Most | None:
     """Replay a size, and smaller ones by what it lacks until one holds."""
-    low = max(1, first)
-    each = sizes.bytes_each(low, max(number, low + 1))
-    for _ in range(MAX_REPLAYS if each else 0):
-        held = sizes.held(number) if number > first else None
-        if held is None or each is None:
+    least = max(1, first)
+    if number < least or not sizes.fits(least):
+        return None
+    each = sizes.bytes_each(least, max(number, least + 1))
+    for _ in range(MAX_REPLAYS):
+        if (held := sizes.held(number)) is None:
             break
         excess, strategy = held
         if not excess:
-            return Most(number * scale, number == most, strategy)
-        number -= max(1, int(excess / each))
+            return Most(number, number == most, strategy)
+        if each is None or number == least:
+            break
+        number = max(least, number - max(1, int(excess / each)))
     return None

@@ -7,6 +7,7 @@ from brimful.cost.host import rounding_bytes
 from brimful.hardware.cluster import Cluster
 from brimful.search.beside import Beside
 from brimful.show.beside import Known, against_facts, beside_facts, spread_facts
+from brimful.show.left_out import lacking_bytes, left_out_facts
 from brimful.show.managed import paged_facts
 from brimful.show.predicted import (
     host_facts,
@@ -58,21 +59,24 @@ def estimate_summary(
 ) -> Summary:
     """Say what a prediction says."""
     verdict, host = verdict_and_host(cluster, estimate)
+    meter = meter_of(estimate)
+    lacking = lacking_bytes(job, strategy, meter) if verdict == "FITS" else 0
     is_first = verdict == "NO" and host is None  # before what helps; else the host's is
     rounded = 0 if host is None else rounding_bytes(job, cluster, strategy)
     return Summary(
-        verdict,
+        "TIGHT" if lacking else verdict,
         subject_words(job, cluster),
-        on_each(meter_of(estimate), cluster.num_devices, cluster.device.kernels),
+        on_each(meter, cluster.num_devices, cluster.device.kernels),
         (
+            *left_out_facts(job, lacking),
             *(
-                host_facts(host, meter_of(estimate), estimate, rounded=rounded)
+                host_facts(host, meter, estimate, rounded=rounded)
                 if cluster.device.kernels != "cpu"
                 else ()
             ),
             *tight_facts(estimate.predicted_reserved),
             Fact("settings", ", ".join(settings_words(job, strategy))),
-            *paged_facts(job, cluster, strategy, meter_of(estimate)),
+            *paged_facts(job, cluster, strategy, meter),
             *(_at_peak(estimate) if is_first else ()),
             *around.fixes,
             *around.stages,

@@ -8,13 +8,14 @@ from brimful.cost.estimate import limit_bytes
 from brimful.cost.host import rounding_bytes
 from brimful.cost.states import held_bytes, staying_bytes
 from brimful.errors import InputError, UnsupportedError
-from brimful.search.most import largest_micro_batch, leanest, longest
+from brimful.search.most import Most, largest_micro_batch, leanest, longest
 from brimful.search.record import Considered, Untried
 from brimful.search.solve import Solution
 from brimful.search.table import Objective
 from brimful.search.ways_out import WayOut, least_devices
 from brimful.show.beside import Known, against_facts
 from brimful.show.estimate import largest_facts, shortened
+from brimful.show.left_out import lacking_bytes, left_out_facts
 from brimful.show.managed import paged_facts
 from brimful.show.predicted import (
     HOST,
@@ -52,10 +53,13 @@ NUM_NAMED = 4
 _BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
 
 
-def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None) -> Summary:
+def plan_summary(
+    found: Solution, run: RunFacts, proven: Reserved | None = None, *, is_ours: bool = True
+) -> Summary:
     """Say what a search found.
 
-    ``proven``: what simulating said of it, which stands before what was predicted.
+    ``proven``: what simulating said of it, which stands before what was predicted. ``is_ours``:
+    whether our own loop runs it, with whatever settings.
     """
     plan, best = found.plan, found.record.rows[0]
     made = plan.estimate
@@ -77,6 +81,7 @@ def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None)
     if host is not None and made is not None:
         rounded = rounding_bytes(plan.job, plan.cluster, plan.strategy)
     fits = (best.fits or host is not None) and verdict != "NO"
+    lacking = lacking_bytes(plan.job, plan.strategy, meter) if verdict == "FITS" else 0
     if host is not None:
         verdict = "NO"
     left_out = _left_out(found) if verdict == "NO" and host is None else ()
@@ -86,17 +91,19 @@ def plan_summary(found: Solution, run: RunFacts, proven: Reserved | None = None)
         "settings" if fits else "nearest", ", ".join(settings_words(plan.job, plan.strategy))
     )
     if not fits:
-        why = (*left_out, *(() if best.fits else _tried(found)), *_shorter(found))
+        why = (*left_out, *(() if best.fits else _tried(found)), *_shorter(found, is_ours=is_ours))
     elif verdict == "FITS":
         first, *faster = _why(found)
-        why = (first, *_most(found), *_tighter(found), *faster)
+        most = () if lacking else _most(found, is_ours=is_ours)
+        why = (first, *most, *_tighter(found, lacking), *faster)
     else:
-        why = (*_untried(found), *_shorter(found))
+        why = (*_untried(found), *_shorter(found, is_ours=is_ours))
     return Summary(
-        verdict,
+        "TIGHT" if lacking else verdict,
         subject_words(plan.job, plan.cluster),
         on_each(meter, plan.cluster.num_devices, plan.cluster.device.kernels),
         (
+            *left_out_facts(plan.job, lacking),
             *host_facts(host, meter, made, rounded=rounded),
             *tight,
             *(paged_facts(plan.job, plan.cluster, plan.strategy, meter) if fits else ()),
@@ -211,35 +218,51 @@ def _is_faster(row: Considered, best: Considered) -> bool:
     return row.step_s is not None and best.step_s is not None and row.step_s < best.step_s
 
 
-def _most(found: Solution) -> tuple[Fact, ...]:
-    """Say how long a text, and how many at once, the same GPUs hold with everything recomputed."""
+def _most(found: Solution, *, is_ours: bool) -> tuple[Fact, ...]:
+    """Say how long a text, and how many at once, the same GPUs hold with everything recomputed.
+
+    Where no formula says that, or another program's settings are its own: with those of the plan.
+    """
     plan = found.plan
     if plan.estimate is None or plan.job.task == "module":
         return ()
-    lean = leanest(plan.job, plan.strategy)
-    text, texts = (find(plan.job, plan.cluster, lean) for find in (longest, largest_micro_batch))
-    ends = " (its positions end there)" if text and text.is_all else ""
+    for lean in _leaner(plan, is_ours=is_ours):
+        text = longest(plan.job, plan.cluster, lean)
+        texts = largest_micro_batch(plan.job, plan.cluster, lean)
+        if text or texts:
+            return (_most_words(plan, lean, text, texts),)
+    return ()
+
+
+def _most_words(plan: Plan, lean: Strategy, text: Most | None, texts: Most | None) -> Fact:
+    ends = " (positions end there)" if text and text.is_all else ""
+    what = "pair" if plan.job.task == PREFERENCE else "text"
+    each = " a GPU" if plan.cluster.num_devices > 1 else ""
     words = [
         f"{text.number:,} tokens a text{ends}" if text else "",
-        f"{texts.number:,} {'pairs' if plan.job.task == PREFERENCE else 'texts'} at once"
-        if texts
-        else "",
+        f"{texts.number:,} {what}{'s' * (texts.number > 1)} at once{each}" if texts else "",
     ]
     said = " or ".join(filter(None, words))
-    each = ", on each GPU" if plan.cluster.num_devices > 1 else ""
-    if not said:
-        return ()
-    short = f"{said.replace(ends, '')}{each}"
-    return (Fact("at most", f"{said}, with {_lean_words(lean)}{each}", short),)
+    if lean != replace(plan.strategy, micro_batch=1):
+        how = _lean_words(lean)
+        return Fact("at most", f"{said}, with {how}", f"{said}, {how.partition(', loss')[0]}", said)
+    more = "; --ac full may hold more" if lean.activation_checkpointing != "full" else ""
+    return Fact("at most", f"{said}, with these settings{more}", f"{said}{more}", said)
 
 
-def _shorter(found: Solution) -> tuple[Fact, ...]:
+def _leaner(plan: Plan, *, is_ours: bool) -> tuple[Strategy, ...]:
+    """Return what takes less for a text or more of them, then the plan's own with one text."""
+    own = replace(plan.strategy, micro_batch=1)
+    return (leanest(plan.job, plan.strategy), own) if is_ours else (own,)
+
+
+def _shorter(found: Solution, *, is_ours: bool) -> tuple[Fact, ...]:
     """Say how long a text the same GPUs do hold, where one of the length asked for is not sure."""
     plan = found.plan
     if plan.estimate is None or plan.job.task == "module" or _lacks_devices(plan):
         return ()
-    lean = leanest(plan.job, plan.strategy)
-    ways = {plan.strategy: "these settings", lean: _lean_words(lean)}
+    ways = {way: _lean_words(way) for way in _leaner(plan, is_ours=is_ours)[:-1]}
+    ways = {plan.strategy: "these settings"} | ways
     texts = {words: longest(plan.job, plan.cluster, way, least=0) for way, words in ways.items()}
     told = [
         f"{text.number:,} tokens a text, with {words}"
@@ -254,12 +277,12 @@ def _lean_words(lean: Strategy) -> str:
     return f"all layers checkpointed{chunks}"
 
 
-def _tighter(found: Solution) -> tuple[Fact, ...]:
-    """Say what would be given up first if there were less memory."""
+def _tighter(found: Solution, lacking: int) -> tuple[Fact, ...]:
+    """Say what would be given up first if there were less memory, or for what lacks room."""
     best = found.record.rows[0]
     if not best.step_s:
         return ()
-    most = (1 - LEAST_SAVED) * best.peak_bytes
+    most = best.peak_bytes - max(lacking, LEAST_SAVED * best.peak_bytes)
     rows = [row for row in found.frontier if row.peak_bytes <= most and row.step_s]
     if not rows:
         return ()
@@ -267,7 +290,8 @@ def _tighter(found: Solution) -> tuple[Fact, ...]:
     saved = format_bytes(best.peak_bytes - first.peak_bytes)
     slower = (first.step_s or 0.0) / best.step_s - 1
     cost = "as fast" if slower < LEAST_SLOWER else f"{_percent(slower)} slower"
-    return (Fact("if tight", f"{_what_differs(found, first)}: {saved} less, {cost}"),)
+    label = "safer" if lacking else "if tight"
+    return (Fact(label, f"{_what_differs(found, first)}: {saved} less, {cost}"),)
 
 
 def _percent(share: float) -> str:

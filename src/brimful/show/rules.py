@@ -1,5 +1,6 @@
 """The answer to ``rules``: which rules of thumb hold for a job, those of its method first."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -104,9 +105,9 @@ def asked_about(rows: Sequence[Checked], about: str) -> list[Checked]:
     ``about``: what was asked about: what statements begin with it say something of, where any do.
     """
     words = about.lower().split()
-    own = [row for row in rows if all(each in _head(row) for each in words)] or list(rows)
+    own = [row for row in rows if has_words(_head(row), about)] or list(rows)
     first = [row for row in own if words and row.statement.lower().startswith(words[0])]
-    return first or own
+    return [row for row in own if has_phrase(row, about)] or first or own
 
 
 def misfit_facts(plan: Plan | None) -> tuple[Fact, ...]:
@@ -124,6 +125,26 @@ def misfit_facts(plan: Plan | None) -> tuple[Fact, ...]:
         f"{format_bytes(short)}; rules are checked as if there were more"
     )
     return (Fact("fits", words),)
+
+
+def has_words(text: str, about: str) -> bool:
+    """Whether a text has every word that was asked about, a number as one: 16 is not in fp16."""
+    return all(
+        re.search(rf"(?<![\w.]){each}(?![\w.])", text) if each.isdigit() else each in text
+        for each in about.lower().split()
+    )
+
+
+def has_phrase(row: Checked, about: str) -> bool:
+    """Whether a rule's own figure is what was asked about: ``16 bytes``, spelt ``16 B`` too."""
+    first, *others = _short_units(about).split() or [""]
+    figures = _short_units(f"{row.statement} {row.stated} {row.says}")
+    asked = re.escape(" ".join((first, *others)))
+    return first.isdigit() and bool(others) and bool(re.search(rf"(?<![\w.]){asked}\b", figures))
+
+
+def _short_units(text: str) -> str:
+    return re.sub(r"\bbytes?\b", "b", text.lower())
 
 
 def _head(row: Checked) -> str:

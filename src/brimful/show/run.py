@@ -11,7 +11,7 @@ from brimful.show.summary import Fact
 from brimful.show.terminal import LABEL_WIDTH, WIDTH
 from brimful.units import format_count, format_days, format_money, format_range, format_seconds
 from brimful.values.job import Job
-from brimful.values.plan import Estimate
+from brimful.values.plan import Estimate, StepTime
 from brimful.values.task_words import is_per_sample, noun
 
 DAY_H = 24.0
@@ -42,6 +42,7 @@ def speed_facts(  # noqa: PLR0913 - a speed, and what is said beside it
     cluster: Cluster,
     network_share: float | None = None,
     is_staged: bool = False,
+    scores_s: float = 0.0,
 ) -> tuple[Fact, ...]:
     """Say how fast a step is, with the range of a prediction.
 
@@ -50,7 +51,8 @@ def speed_facts(  # noqa: PLR0913 - a speed, and what is said beside it
     predicted, whoever counted its work, and of several devices it is said what passes on each,
     where there is room. ``network_share``: of a step, that waits for the network
     between nodes; None: there is none, or nobody knows. ``is_staged``: whether it is a pipeline
-    that was simulated, which has no time (``simulate.attempt.is_timed``).
+    that was simulated, which has no time (``simulate.attempt.is_timed``). ``scores_s``: of
+    a step, in which eager attention reads and writes its scores; 0: unknown or none.
     """
     device, num_devices = cluster.device, cluster.num_devices
     if step_s is None:
@@ -86,7 +88,22 @@ def speed_facts(  # noqa: PLR0913 - a speed, and what is said beside it
             whom = "the host" if is_away else "other GPUs"
             waits = f"; {_share_words(share)} of it waits for {whom}"
             short += waits if is_away else ""
-    return (Fact("speed", f"{words}{waits}", short),)
+    limit = ""
+    if parts is not None and (limit := _limit_words(parts)):
+        short = f"{quick}{used}{limit}"
+        limit += ", mostly eager attention's scores" * (scores_s > parts.memory_s / 2)
+    return (Fact("speed", f"{words}{waits}{limit}", short),)
+
+
+def _limit_words(parts: StepTime) -> str:
+    """Say what most of a step goes to where that is neither matrix products nor waiting."""
+    share, what = max(
+        (parts.memory_s / parts.total_s, "memory traffic"),
+        (parts.launch_s / parts.total_s, "launching kernels (a larger micro-batch: less)"),
+    )
+    if parts.matrix_s >= parts.total_s / 2 or share * parts.total_s <= parts.exposed_s:
+        return ""
+    return f"; {_share_words(share)} of it is {what}"
 
 
 def bound_facts(job: Job, cost: Cost, eager_s: float, *, is_length_given: bool) -> tuple[Fact, ...]:
@@ -152,7 +169,8 @@ def run_facts(job: Job, cost: Cost, *, is_length_given: bool) -> tuple[Fact, ...
         return ()
     _, times = _told_length(job, cost, is_length_given=is_length_given)
     usd = None if cost.usd is None else cost.usd * times
-    return (Fact("run", f"{took}{paid_words(usd, cost.usd_per_gpu_hour, cost.whose)}"),)
+    paid = paid_words(usd, cost.usd_per_gpu_hour, cost.whose)
+    return (Fact("run", f"{took}{paid}", f"{took}{paid.partition(', give')[0]}"),)
 
 
 def took_words(job: Job, cost: Cost, *, is_length_given: bool) -> str:
