@@ -406,7 +406,7 @@ def _batch_from(args: argparse.Namespace, num_devices: int) -> int:
     if args.micro_batch is None and getattr(args, "is_searched", False):
         return num_devices * defaults.rows_each(num_devices)
     each = _or(args.micro_batch, defaults.MICRO_BATCH)
-    return num_devices * (max(each) if isinstance(each, list) else each)
+    return num_devices * int(max(each) if isinstance(each, list) else each)
 
 
 _OF_STATES = (1, 2)
