@@ -13,24 +13,19 @@ from cases import Case
 from evidence import ParityRow, Summary, describe_case
 from group import Told, Turn, answers
 from parity_part import ADAPTER, CONFIGS
-from parity_summary import LOSS_BAR, NORM_BAR, Bars, farthest, parity_summary
+from parity_summary import LOSS_BAR, NORM_BAR, farthest, parity_summary
+from rounding import NAMED, ROUNDED, bars_of
 from small_products import TINY, describe, drawn
 
 from brimful.errors import BrimfulError
 from brimful.models.config import read_config
-from brimful.techniques.optimizers import OPTIMIZERS
 from brimful.techniques.runnable import check_strategy
-from brimful.values.job import IN_FP32, QAT, Base, Job, check_job, plain_job
+from brimful.values.job import Base, Job, check_job, plain_job
 from brimful.values.strategy import Strategy, data_parallel, world_size
 
-NAMED = "tiny-"
-"""What names of models of cases that are not drawn begin with."""
 NUM_STEPS = 5
 SEQ_LEN = 24
 NUM_QUICK_CASES, NUM_DRAWN = 4, 10
-ROUNDED = Bars(loss=1e-3, norm=3e-2)
-"""Of what is rounded to 16 bits or fewer on the way, by at most 2**-9 of a number of bf16: sums in
-another order are rounded otherwise, and so are all that is computed of them."""
 _PLAIN: dict[str, Any] = {
     "micro_batch": 1, "activation_checkpointing": "none", "loss_chunks": 1, "attention": "sdpa",
 }  # fmt: skip
@@ -296,21 +291,6 @@ def _row(case: Case, told: Told) -> ParityRow:
         norm_error=farthest(told.norms, told.plain_norms),
         change_error=told.change_error,
     )
-
-
-def is_rounded(case: Case) -> bool:
-    """Whether anything is rounded on the way that sums in another order would round otherwise."""
-    job, rule = case.job, OPTIMIZERS[case.job.optimizer]
-    in_blocks = rule.rounds and world_size(case.strategy) > case.strategy.dp_replicate
-    base = "same" if job.adapter is None else job.adapter.base
-    kinds = (job.precision not in IN_FP32, job.method == QAT, base == "llm-int8")
-    return any(kinds) or in_blocks or job.optimizer == "muon"
-
-
-def bars_of(row: ParityRow) -> Bars:
-    """Return what is asked of a row: cases of ``UPDATED`` have whole blocks, which round alike."""
-    is_drawn = not row.case.job.model.name.startswith(NAMED)
-    return ROUNDED if is_drawn and is_rounded(row.case) else Bars()
 
 
 def summarize(rows: list[ParityRow]) -> Summary:

@@ -206,7 +206,7 @@ def test_beside_kernels_that_are_unknown_stand_cuda_s_on_as_much_memory(brimful)
 
 def test_another_engine_is_laid_beside_torch(brimful):
     asked = ("llama-3.1-8b", "--gpus", "8xa100-80gb", "--zero", 3)
-    said = brimful("estimate", *asked, "--engine", "deepspeed")
+    said = brimful("estimate", *asked, "--engine", "deepspeed", "--precision", "bf16-mixed")
     ours = brimful("estimate", *asked).out.splitlines()[1].split()
     assert said.code == 2
     assert f"alike     llama-3.1-8b takes {ours[3]} GiB" in said.out
@@ -429,7 +429,7 @@ def test_gradients_that_are_dropped_as_they_come_are_not_among_the_least():
 
 def test_states_are_counted_on_a_slice_too(brimful):
     asked = ("llama-3.1-8b", "--gpus", "a100-mig-1g.10gb", "--engine", "deepspeed", "--zero", 3)
-    said = brimful("estimate", *asked)
+    said = brimful("estimate", *asked, "--precision", "bf16-mixed")
     assert said.code == 2
     assert said.out.startswith("NO ")
     assert "A100 SXM 80GB, MIG 1g.10gb" in " ".join(said.out.split())

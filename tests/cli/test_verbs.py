@@ -90,7 +90,7 @@ def test_estimate_json(brimful):
         ("qwen2.5-7b --gpus 4xa100-40gb --ac full", "TIGHT", "emptying the allocator's cache", 0),
         ("llama-3.1-8b --gpus rtx-4090", "NO", "short by", 0),
         ("tinyllama-1.1b --gpus a100-40gb", "FITS", "", 0),
-        ("qwen3-8b --gpus h100-80gb --offload optimizer --host-memory 40GiB", "NO", "host", 1),
+        ("qwen3-8b --gpus h100-80gb --offload optimizer --host-memory 40GiB", "NO", "host", 2),
     ],
 )
 def test_the_json_of_an_estimate_has_what_its_text_says(

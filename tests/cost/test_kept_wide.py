@@ -57,5 +57,5 @@ def test_without_such_a_unit_it_goes_at_the_end():
 def test_names_of_parameters_without_gradients_are_those_of_all_blocks():
     one, other = (Parameter(name, (2,), "norm") for name in ("one.weight", "other.weight"))
     layout = Layout((one,), (Blocks("layers", 0, 3, (one, other)),), (), ())
-    told = without_gradients(layout, {"layers.*.one.weight"})
+    told = without_gradients(layout, {"layers.*.one.weight": 1}, beside=False)
     assert [p.learns for p in (*told.embedding, *told.blocks[0].parameters)] == [True, False, True]

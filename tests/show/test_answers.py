@@ -50,7 +50,7 @@ def test_a_plan_is_told_in_twelve_lines(capsys, question):
     assert (word, code) in {("FITS", 0), ("TIGHT", 1)}
     assert re.match(r"(memory |per GPU)   [█░]{20} [\d.]+ GiB of [\d.]+ GiB, predicted", lines[1])
     told = paragraph(lines)
-    labels = ("settings", "speed", "run", "why" if word == "FITS" else "instead", "next")
+    labels = ("settings", "speed", "run", "at most" if word == "FITS" else "instead", "next")
     for label in labels:
         assert any(line.startswith(f"{label} ") for line in lines), label
     assert re.search(r"tokens/s|pairs/s", told)
@@ -96,7 +96,8 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     assert "settings were predicted, none fits" in told
     assert "instead --gpus" in told
     assert re.search(
-        r"or allow .*--method qlora [\d,]+.* tokens/s, predicted; each changes what is learnt", told
+        r"or allow .*--method qlora \([\d.]+ GiB, [\d,]+ tokens/s\), predicted; each changes what",
+        told,
     )
     assert len(lines) <= MOST_LINES
 

@@ -19,7 +19,6 @@ from brimful.errors import (
     MORE,
     BrimfulError,
     InputError,
-    NotInstalledError,
     OutOfTimeError,
     UnknownMemoryError,
     UnsupportedError,
@@ -69,9 +68,6 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
             typed["model"] = args.model  # as a file named it
         is_late = isinstance(error, OutOfTimeError)
         is_unknown = is_late or isinstance(error, UnknownMemoryError)
-        if verb == "simulate" and isinstance(error, NotInstalledError):
-            _estimate(typed, error)
-            return BAD_INPUT
         if not error.nearest and not is_unknown:
             raise
         if is_unknown:
@@ -82,18 +78,6 @@ def answer(verb: str, run: Run, args: argparse.Namespace) -> int:
         else:
             _answer_nearest(verb, run, typed, error)
         return OUT_OF_TIME if is_late else BAD_INPUT
-
-
-def _estimate(typed: Mapping[str, object], error: NotInstalledError) -> None:
-    """Say what is not installed, and predict what would have been run."""
-    from brimful.cli import estimate
-    from brimful.cli.main import as_verb
-
-    asked = as_verb("estimate", _changed(typed, {}))
-    _complain(error)
-    forget_notes()
-    _head("instead", "predicted by formulas, as brimful estimate does:")
-    estimate.run(asked)
 
 
 def _answer_nearest(verb: str, run: Run, typed: Mapping[str, object], error: BrimfulError) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from brimful.cli import parsing, resolved
 from brimful.cli.assumed import limits_json, money_facts, prices_from
 from brimful.cli.limits import in_dollars, kept_of, limit_facts, unchecked_facts
-from brimful.cli.output import DOES_NOT_FIT, FITS, show, show_json, tell
+from brimful.cli.output import BAD_INPUT, DOES_NOT_FIT, FITS, show, show_facts, show_json, tell
 from brimful.errors import InputError, NotInstalledError, UnsupportedError
 from brimful.files.writing import is_there
 from brimful.hardware.devices import cards
@@ -297,8 +297,20 @@ def run_simulate(args: argparse.Namespace) -> int:
         if _has_settings(args):
             runs = ", which runs it itself" if "installed" in str(error) else ""
             return _plan_instead(args, f"{error}{runs}")
-        raise
+        if args.json:
+            raise
+        return _estimate_instead(args, error)
     return show_run(args, program, gpu)
+
+
+def _estimate_instead(args: argparse.Namespace, error: NotInstalledError) -> int:
+    """Say what is not installed, and what its formulas say of it."""
+    from brimful.cli.main import as_verb
+
+    say(f"brimful: {error}", file=sys.stderr, flush=True)
+    show_facts(Fact("instead", "predicted by formulas, as brimful estimate does:"))
+    run_estimate(as_verb("estimate", args))
+    return BAD_INPUT
 
 
 def _has_settings(args: argparse.Namespace) -> bool:

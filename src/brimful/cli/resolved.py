@@ -14,7 +14,7 @@ from brimful.cli.flags import ADAPTER, INFERENCE, JOB, LOSS_SCALE, QUANTIZATION,
 from brimful.cli.flags import PREFERENCE as OF_PREFERENCE
 from brimful.cli.named_gpus import noted_cluster
 from brimful.cli.parsing import choice, note_once
-from brimful.cli.run_length import num_steps_from
+from brimful.cli.run_length import batch_from, num_steps_from
 from brimful.errors import InputError
 from brimful.hardware.cluster import Cluster, Device, check_cluster
 from brimful.hardware.datasheets import has_one_memory
@@ -189,7 +189,7 @@ def job_from(
     model = model_from(args) if model is None else model
     seq_len = _or(args.seq_len, defaults.seq_len(model))
     num_devices = count_devices(_or(args.gpus, defaults.GPUS))
-    global_batch = _or(args.global_batch, _batch_from(args, max(1, num_devices)))
+    global_batch = _or(args.global_batch, batch_from(args, max(1, num_devices)))
     task = _task_from(args, model)
     rows = 2 if task == PREFERENCE else 1
     num_steps = num_steps_from(args, model, task, global_batch, seq_len * rows)
@@ -396,17 +396,6 @@ def refuse_other_strategy(args: argparse.Namespace, strategy: Strategy) -> None:
                 f"--{name.replace('_', '-')} {given} is not what the run began with, {began}; "
                 f"leave it out to go on, or choose another --out"
             )
-
-
-def _batch_from(args: argparse.Namespace, num_devices: int) -> int:
-    """Return the global batch of a job that names none: a micro-batch on each device.
-
-    Where a search chooses the micro-batch it is enough rows to choose among.
-    """
-    if args.micro_batch is None and getattr(args, "is_searched", False):
-        return num_devices * defaults.rows_each(num_devices)
-    each = _or(args.micro_batch, defaults.MICRO_BATCH)
-    return num_devices * int(max(each) if isinstance(each, list) else each)
 
 
 _OF_STATES = (1, 2)

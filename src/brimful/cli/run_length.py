@@ -21,6 +21,17 @@ def is_length_said(args: argparse.Namespace) -> bool:
     return any(getattr(args, flag) is not None for flag in _LENGTHS)
 
 
+def batch_from(args: argparse.Namespace, num_devices: int) -> int:
+    """Return the global batch of a job that names none: a micro-batch on each device.
+
+    Where a search chooses the micro-batch it is enough rows to choose among.
+    """
+    if args.micro_batch is None and getattr(args, "is_searched", False):
+        return num_devices * defaults.rows_each(num_devices)
+    each = defaults.MICRO_BATCH if args.micro_batch is None else args.micro_batch
+    return num_devices * int(max(each) if isinstance(each, list) else each)
+
+
 def num_steps_from(
     args: argparse.Namespace, model: ModelSpec, task: Task, global_batch: int, tokens_per_row: int
 ) -> int:

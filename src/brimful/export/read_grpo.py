@@ -85,9 +85,7 @@ def take_grpo(leaves: Leaves) -> None:
 def chunks_of(prompt: int, written: int) -> int:
     """Return in how many chunks the loss of a whole row takes what logits of completions alone do.
 
-    Args:
-        prompt: Tokens that are given.
-        written: Tokens that the model writes, of which there are logits.
+    ``prompt``: tokens that are given; ``written``: those that the model writes, which have logits.
     """
     return max(1, round((prompt + written) / max(1, written)))
 

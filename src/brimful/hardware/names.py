@@ -225,7 +225,7 @@ def unknown_gpu(text: str, *, known: tuple[str, ...] = ()) -> UnknownNameError:
     if not near and not any(map(_generation, chips)):
         near = [each for each in names if _alike(name, each) >= _ALIKE]
     if not any(chips & _parts(each).chip for each in near):  # else it is the form that is none's
-        near.sort(key=lambda each: -_alike(name, each))
+        near.sort(key=lambda each: (-_alike(name, each), len(each)))
     hint = f"did you mean {' or '.join(near[:_MOST_HINTS])}? " if near else ""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     is_slip = bool(near) and _alike(name, near[0]) >= _A_SLIP

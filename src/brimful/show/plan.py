@@ -47,7 +47,8 @@ LEAST_SLOWER = 0.0005
 """Below this share two step times are told as equal."""
 LEAST_SAVED = 0.02
 """Of the plan's peak: a strategy that saves less is no help where it is too tight."""
-"""What ZeRO-3 shards among all devices."""
+LEAST_OF_A_TEXT = 1 / 8
+"""Of the length that was asked for: what holds only less is no text that stands for it."""
 NUM_NAMED = 4
 """Settings by which another strategy is told."""
 _BEST: dict[Objective, str] = {"time": "fastest", "cost": "cheapest", "memory": "leanest"}
@@ -267,7 +268,7 @@ def _shorter(found: Solution, *, is_ours: bool) -> tuple[Fact, ...]:
     told = [
         f"{text.number:,} tokens a text, with {words}"
         for words, text in texts.items()
-        if text is not None and text.number < plan.job.seq_len
+        if text is not None and LEAST_OF_A_TEXT <= text.number / plan.job.seq_len < 1
     ]
     return (Fact("at most", "; ".join(told)),) if told else ()
 

@@ -38,8 +38,8 @@ else was planned otherwise."""
 CHOSEN = ("speed", "settings", "layout")
 """What was chosen where something fits, and how fast it is."""
 LASTING = (
-    "at most", *CHOSEN, "limits", "grows", "within", "by kind", "safer", "risk", "machines",
-    "not read", "stands in", "left out", "to rent", "yours", "take", "run",
+    "at most", "paged", *CHOSEN, "limits", "grows", "within", "by kind", "safer", "risk",
+    "machines", "not read", "stands in", "left out", "to rent", "yours", "take", "run",
 )  # fmt: skip
 """What is left out last, in this order: what was chosen, how fast that is, how long a run takes,
 and a text may be, is what most people ask; but what was chosen only of what fits. What nothing read
