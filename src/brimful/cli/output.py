@@ -20,6 +20,8 @@ FITS, DOES_NOT_FIT, BAD_INPUT, OUT_OF_TIME, INTERRUPTED = 0, 1, 2, 124, 130
 """Exit codes; a search without an answer in its budget ends as ``timeout`` would end it, an
 interrupted run is what a shell calls a process ended by Ctrl-C."""
 WIDTH = 100
+LINES_OF_WAYS = 3
+"""Which ways out take below a NO, each with its GiB, beyond those of what comes next."""
 
 
 def show(*renderables: Any) -> None:
@@ -43,6 +45,7 @@ def show_summary(summary: "Summary", assumed: "Sequence[Fact]" = ()) -> None:
     from brimful.show.terminal import MOST_LINES, fact_lines, summary_lines
 
     more = max(0, len(fact_lines(assumed)) - 1)
+    more += LINES_OF_WAYS if summary.verdict == "NO" else 0
     show(*summary_lines(summary, MOST_LINES - more))
 
 

@@ -38,7 +38,7 @@ else was planned otherwise."""
 CHOSEN = ("speed", "settings", "layout")
 """What was chosen where something fits, and how fast it is."""
 LASTING = (
-    "at most", "paged", *CHOSEN, "limits", "grows", "within", "by kind", "safer", "risk",
+    "at most", "paged", "host", *CHOSEN, "limits", "grows", "within", "by kind", "safer", "risk",
     "machines", "not read", "stands in", "left out", "to rent", "yours", "take", "run",
 )  # fmt: skip
 """What is left out last, in this order: what was chosen, how fast that is, how long a run takes,
