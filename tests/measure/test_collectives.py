@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful.measure.collectives import watched_collectives
+from brimful.measure.collectives import _added_up, watched_collectives
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")]
 
@@ -15,6 +15,24 @@ class PassesOn(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
+
+
+class Event:
+    """As the profiler tells it: a message of eight floats."""
+
+    def __init__(self, name, start, duration):
+        self.name, self.start_ns, self.duration_ns = (
+            (lambda: name),
+            (lambda: start),
+            (lambda: duration),
+        )
+        self.shapes, self.dtypes = (lambda: [[8]]), (lambda: ["float"])
+        self.start_thread_id = lambda: 1
+
+
+def test_messages_that_are_under_way_at_once_are_counted_each():
+    told = _added_up([Event("gloo:send", 0, 100), Event("gloo:send", 50, 100)])
+    assert [(each.kind, each.num_calls, each.num_bytes) for each in told] == [("send", 2, 64)]
 
 
 def test_what_a_dispatch_mode_passes_on_is_counted_once(tmp_path):

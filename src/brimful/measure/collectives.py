@@ -22,6 +22,7 @@ _SEEN = {
 """Kind of an event, and which of its tensors is the whole one."""
 _SEEN_TWICE = frozenset({"gloo:all_gather"})
 """What gloo does for one of ``_SEEN``; of its other events none may go uncounted."""
+_DISPATCHED = "c10d::"
 _ELEMENT = {
     "float": 4, "double": 8, "long int": 8, "int": 4, "unsigned char": 1, "signed char": 1,
     "c10::Half": 2, "c10::BFloat16": 2, "bool": 1,
@@ -57,12 +58,13 @@ def watched_collectives() -> Iterator[Watched]:
 def _outermost(events: list[Any]) -> Iterator[Any]:
     """Yield events but those that lie in one of the same name: a call is seen once more below it.
 
-    What a dispatch mode passes on is dispatched again, as by selective checkpointing.
+    What a dispatch mode passes on is dispatched again, as by selective checkpointing. What gloo does
+    is done once, and one message's time lies in another's.
     """
     ends: dict[tuple[str, int], int] = {}
     for event in sorted(events, key=lambda each: each.start_ns()):
         place = (event.name(), event.start_thread_id())
-        if event.start_ns() >= ends.get(place, 0):
+        if not event.name().startswith(_DISPATCHED) or event.start_ns() >= ends.get(place, 0):
             ends[place] = event.start_ns() + event.duration_ns()
             yield event
 
