@@ -58,8 +58,8 @@ def watched_collectives() -> Iterator[Watched]:
 def _outermost(events: list[Any]) -> Iterator[Any]:
     """Yield events but those that lie in one of the same name: a call is seen once more below it.
 
-    What a dispatch mode passes on is dispatched again, as by selective checkpointing. What gloo does
-    is done once, and one message's time lies in another's.
+    What a dispatch mode passes on is dispatched again, as by selective checkpointing. What gloo
+    does is done once, and one message's time lies in another's.
     """
     ends: dict[tuple[str, int], int] = {}
     for event in sorted(events, key=lambda each: each.start_ns()):
