@@ -5,15 +5,19 @@ import pytest
 
 from brimful.cli import defaults
 from brimful.cost.estimate import allocatable_bytes, estimate
+from brimful.hardware.gpus import load_cluster
+from brimful.models.config import load_model
 from brimful.search import offers as offered
 from brimful.search.alternatives import alternatives
 from brimful.search.decide import decide
 from brimful.search.gains import Search, gains
 from brimful.search.ledger import ledger
 from brimful.search.offers import offers, plainest
+from brimful.search.offloading import solve_offloading
 from brimful.search.pins import Pins
 from brimful.search.solve import solve
-from brimful.units import format_bytes
+from brimful.units import GIB, format_bytes
+from brimful.values.job import plain_job
 from samples import make_adapter, make_cluster, make_job, make_strategy
 
 FREE = Pins(micro_batch=None, activation_checkpointing=None, loss_chunks=None)
@@ -122,6 +126,21 @@ def test_every_gain_is_what_a_search_finds():
         assert gain.strategy == again.strategy
         assert gain.peak_bytes == again.estimate.predicted_peak_allocated_bytes
         assert gain.step_s == pytest.approx(again.estimate.predicted_step_s)
+
+
+def test_what_may_be_allowed_is_searched_as_the_plan_is():
+    """Pure bf16 holds here with something on the host alone."""
+    card = load_cluster("rtx-5090", memory_limit_bytes=None)
+    cluster = msgspec.structs.replace(card, host_ram_bytes=128 * GIB)
+    job = plain_job(load_model("qwen3-4b"), precision="bf16-mixed", seq_len=2048)
+    found = solve_offloading(job, cluster, FREE, attention="sdpa", objective="time")
+    gained = {g.allow: g for g in gains(found.plan, Search(cluster, FREE, "sdpa", "time"))}
+    told = gained["--precision bf16"]
+    pure = next(each.job for each in offers(job) if each.allow == told.allow)
+    here = solve(pure, cluster, FREE, attention="sdpa", objective="time").plan
+    anywhere = solve_offloading(pure, cluster, FREE, attention="sdpa", objective="time").plan
+    assert (here.estimate.fits, anywhere.estimate.fits) == (False, True)
+    assert (told.fits, told.strategy) == (True, anywhere.strategy)
 
 
 def test_a_permission_without_a_formula_is_unknown_and_says_why():

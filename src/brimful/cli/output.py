@@ -37,15 +37,18 @@ def show(*renderables: Any) -> None:
         say("\n".join(plain_lines(renderable, width=WIDTH)))
 
 
-def show_summary(summary: "Summary", assumed: "Sequence[Fact]" = ()) -> None:
+def show_summary(
+    summary: "Summary", assumed: "Sequence[Fact]" = (), *, leads_out: bool = False
+) -> None:
     """Print the answer to a question.
 
     ``assumed``: what will stand below it, for which there is a line; more are taken off the answer.
+    ``leads_out``: whether ways out follow where it is a NO.
     """
     from brimful.show.terminal import MOST_LINES, fact_lines, summary_lines
 
     more = max(0, len(fact_lines(assumed)) - 1)
-    more += LINES_OF_WAYS if summary.verdict == "NO" else 0
+    more += LINES_OF_WAYS if leads_out and summary.verdict == "NO" else 0
     show(*summary_lines(summary, MOST_LINES - more))
 
 

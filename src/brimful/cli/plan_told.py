@@ -106,7 +106,7 @@ def _assumed(args: argparse.Namespace, found: "Solution") -> "list[Fact]":
 def show_first(args: argparse.Namespace, searched: "Solution") -> None:
     """Print the answer, or where it has yet to be proven what is predicted, in a line."""
     if not is_to_be_proven(args, searched):
-        show_summary(summary_of(args, searched), _assumed(args, searched))
+        show_summary(summary_of(args, searched), _assumed(args, searched), leads_out=True)
         return
     first = summary_of(args, searched)
     meters = "; ".join(
@@ -151,7 +151,7 @@ def show_proof(
     is_other = first != last
     is_as_told = not is_other and proof.word in {"fits", "unproven"}
     summary = summary_of(args, found, None if is_as_told else proof)
-    show_summary(summary, _assumed(args, found))
+    show_summary(summary, _assumed(args, found), leads_out=True)
     told = proven_facts(found, proof)
     is_alone = len(told) == 1  # else what is faster and TIGHT was told
     return (*told, *(replaced_facts(proof) if is_other and is_alone else ()))

@@ -50,7 +50,8 @@ def check_runs(job: Job, attention: Attention, device: Device) -> Attention:
 def precision_from(args: argparse.Namespace, devices: Sequence[Device]) -> Precision:
     """Resolve ``--precision``; without it the first default that any of the devices has units for.
 
-    What is asked for and has no units is emulated, which is said. ``devices``: what may run the
+    DeepSpeed's engine has its own recipe of as many bits. What is asked for and has no units is
+    emulated, which is said. ``devices``: what may run the
     job: one kind, or all that are compared.
     """
     chosen, reason = usual_precision(devices)

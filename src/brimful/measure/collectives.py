@@ -23,6 +23,7 @@ _SEEN = {
 _SEEN_TWICE = frozenset({"gloo:all_gather"})
 """What gloo does for one of ``_SEEN``; of its other events none may go uncounted."""
 _DISPATCHED = "c10d::"
+"""How events of operators begin, which a dispatch mode may pass on."""
 _ELEMENT = {
     "float": 4, "double": 8, "long int": 8, "int": 4, "unsigned char": 1, "signed char": 1,
     "c10::Half": 2, "c10::BFloat16": 2, "bool": 1,

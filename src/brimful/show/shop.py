@@ -236,7 +236,7 @@ def _fastest_of(found: Market, limits: Limits, best: Option) -> list[Option]:
 
 def _one_node(found: Market, best: Option) -> tuple[Fact, ...]:
     """Name the best machine where what is taken is several, with a network between them."""
-    if found.one_node in {None, best}:
+    if found.one_node is None or found.one_node == best:
         return ()
     return (Fact("one node", _told(found.one_node)),)
 

@@ -91,8 +91,8 @@ def yours_fact(owned: Option, best: Option, own: Ownership) -> Fact:
             f"{_same_rented(owned, best, own)}; what the GPU costs is not in it"
         )
         short = f"{owned.gpus}: {both_words(owned)} of electricity alone, {less} than to rent"
-        words += paid_back(own, rent)
-        short += paid_back(own, rent).partition(", which is")[0]
+        back = paid_back(own, rent)
+        words, short = words + back, short + back.partition(", which is")[0]
     return Fact("yours", words, short)
 
 
